@@ -1,0 +1,1 @@
+"""Decides. Values and `now` in, values out: no clock, file, socket, task or log."""
