@@ -1,0 +1,1 @@
+"""Talks to a person: arguments, exit codes, tables."""

@@ -1,0 +1,389 @@
+"""The one task that calls the Scheduler: facts in, decisions carried out, one timer.
+
+Exchanges, the engine supervisor and the operator drop facts into an inbox (synchronously, from
+anywhere in trio's thread) and wait for events that this task sets. A departure is therefore always
+seen before a decision that would have used the departed (contract 7: a ticket is granted to a client
+that is still there, or not at all).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+import trio
+
+from strata_router.core.admission import Scheduler, SchedulerSettings
+from strata_router.core.admission.decisions import (
+    Admit,
+    CancelLoad,
+    Decision,
+    Load,
+    LookUpCache,
+    Refuse,
+    Unload,
+)
+from strata_router.core.admission.snapshot import Snapshot
+from strata_router.core.admission.ticket import Ticket
+from strata_router.core.catalog import Catalog
+from strata_router.core.chat_request import ChatRequest
+from strata_router.core.config.schema import Config
+from strata_router.core.engine.kinds import EngineKind
+from strata_router.core.moment import Moment
+from strata_router.core.refusal import Case, Refusal
+from strata_router.core.vocabulary import ModelId, TicketId
+from strata_router.runtime import cache_lookup
+from strata_router.runtime.clock import moment
+from strata_router.runtime.engine_supervisor import (
+    EngineDied,
+    EngineReady,
+    EngineReport,
+    EngineStopped,
+    EngineSupervisor,
+    LoadCancelled,
+    LoadFailed,
+    LoadStarted,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A ticket became a lease: when, for which model, and whether that meant a switch."""
+
+    at: Moment
+    model: ModelId
+    model_switch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyEngine:
+    """Where an admitted exchange sends its request.
+
+    load_ms: what the load took that this lease caused; None when it caused none.
+    """
+
+    port: int
+    kind: EngineKind
+    load_ms: int | None
+
+
+class Exchange(Protocol):
+    """What the coordinator may tell an exchange; synchronous, must not raise."""
+
+    def commit(self, model: ModelId) -> None:
+        """The stream's head may leave now and names this model."""
+
+    def cut(self, case: Case) -> None:
+        """End now: the operator or the daemon's end interrupts the exchange."""
+
+
+class Place:
+    """One exchange's place with the coordinator, from arrival to ``leave``."""
+
+    __slots__ = (
+        "_coordinator",
+        "admission",
+        "changed",
+        "engine",
+        "exchange",
+        "left",
+        "load_ms",
+        "refusal",
+        "request",
+        "ticket",
+    )
+
+    def __init__(
+        self, coordinator: "Coordinator", ticket: Ticket, request: ChatRequest, exchange: Exchange
+    ) -> None:
+        self._coordinator = coordinator
+        self.ticket = ticket
+        self.request: ChatRequest | None = request
+        self.exchange = exchange
+        self.admission: Admission | None = None
+        self.engine: ReadyEngine | None = None
+        self.refusal: Refusal | None = None
+        self.load_ms: int | None = None  # of the load this lease caused, also when it failed
+        self.left = False
+        self.changed = trio.Event()
+
+    async def admitted(self) -> Admission | Refusal:
+        """Wait for the lease, however long that takes."""
+        while self.admission is None and self.refusal is None:
+            await self._next_change()
+        return self.admission or self._refused()
+
+    async def ready(self) -> ReadyEngine | Refusal:
+        """After admission: wait until the engine is proven to answer as the admitted model."""
+        while self.engine is None and self.refusal is None:
+            await self._next_change()
+        # A refusal beats: an engine that failed after it was ready is no place to send a request.
+        return self.refusal or self._engine()
+
+    async def _next_change(self) -> None:
+        self.changed = trio.Event()
+        await self.changed.wait()
+
+    def _refused(self) -> Refusal:
+        assert self.refusal is not None
+        return self.refusal
+
+    def _engine(self) -> ReadyEngine:
+        assert self.engine is not None
+        return self.engine
+
+    def request_commit(self) -> None:
+        """Ask for ``exchange.commit`` with the model that the head must name."""
+        self._coordinator.post(lambda now: self._coordinator.pin(self, now))
+
+    def headers_arrived(self) -> None:
+        """The upstream's response head was seen."""
+        self._coordinator.post(
+            lambda now: self._coordinator.scheduler.headers_arrived(self.ticket.id, now)
+        )
+
+    def leave(self) -> None:
+        """Give the ticket or lease back. Synchronous and idempotent."""
+        if not self.left:
+            self.left = True
+            self.request = None
+            self._coordinator.forget(self)
+
+
+Fact = Callable[[float], None]
+
+
+class Observer(Protocol):
+    """Follows the engine on behalf of an operator's command; synchronous, must not raise."""
+
+    def engine_report(self, report: EngineReport) -> None: ...
+
+    def engine_progress(self, phase: str, message: str) -> None: ...
+
+
+class Coordinator:
+    """See the module's text. Methods are synchronous and may be called from any task."""
+
+    def __init__(self, config: Config, catalog: Catalog) -> None:
+        self._config = config
+        self._catalog = catalog
+        self.scheduler = Scheduler(settings(config))
+        self.supervisor = EngineSupervisor(config, catalog, self)
+        self._inbox: deque[Fact] = deque()
+        self._wake = trio.Event()
+        self._places: dict[TicketId, Place] = {}
+        self._engine: EngineReady | None = None
+        self._observers: list[Observer] = []
+        self.routing = True
+        self.last_loaded: ModelId | None = None
+        self.loads = 0
+        self.load_failures = 0
+
+    # ---- facts ---------------------------------------------------------------------------------
+
+    def post(self, fact: Fact) -> None:
+        """Have ``fact(now)`` called by the coordinator's task, soon and in order."""
+        self._inbox.append(fact)
+        self._wake.set()
+
+    def enter(self, ticket: Ticket, request: ChatRequest, exchange: Exchange) -> Place:
+        """Queue a ticket; its fate arrives at the returned Place."""
+        place = Place(self, ticket, request, exchange)
+        self._places[ticket.id] = place
+        self.post(lambda now: self.scheduler.arrive(ticket, now))
+        return place
+
+    def forget(self, place: Place) -> None:
+        del self._places[place.ticket.id]
+        self.post(lambda now: self.scheduler.leave(place.ticket.id, now))
+
+    def pin(self, place: Place, now: float) -> None:
+        if place.left or place.refusal is not None:
+            return
+        match self.scheduler.pin(place.ticket.id, now):
+            case Refusal() as refusal:
+                self._settle(place, refusal)
+            case model:
+                place.exchange.commit(model)
+
+    def set_routing(self, on: bool) -> None:
+        """Off refuses everyone who waits or arrives; leases are left alone."""
+        self.routing = on
+        self.post(lambda now: self.scheduler.set_routing(on, now))
+
+    def refuse_all(self, case: Case) -> None:
+        """From now on nobody waits and nobody gets in (the daemon ends)."""
+        self.post(lambda now: self.scheduler.refuse_all(case, now))
+
+    def cut_leases(self, case: Case) -> None:
+        """Interrupt every exchange that holds a lease."""
+        for place in list(self._places.values()):
+            if place.admission is not None:
+                place.exchange.cut(case)
+
+    def operator_load(self, model: ModelId) -> None:
+        self.post(lambda now: self.scheduler.operator_load(model, now))
+
+    def operator_unload(self) -> None:
+        self.post(self.scheduler.operator_unload)
+
+    def operator_cancel(self) -> None:
+        self.post(self.scheduler.operator_cancel)
+
+    def observe(self, observer: Observer) -> None:
+        self._observers.append(observer)
+
+    def stop_observing(self, observer: Observer) -> None:
+        self._observers.remove(observer)
+
+    # ---- what others see -----------------------------------------------------------------------
+
+    def depths(self) -> tuple[int, int]:
+        """(waiting tickets, leases) now."""
+        return self.scheduler.depths()
+
+    def snapshot(self) -> Snapshot:
+        return self.scheduler.snapshot(trio.current_time())
+
+    @property
+    def busy_places(self) -> int:
+        """Exchanges that wait or hold a lease."""
+        return len(self._places)
+
+    # ---- the engine's reports (EngineSupervisor's Listener) ------------------------------------
+
+    def engine_report(self, report: EngineReport) -> None:
+        self.post(lambda now: self._take_report(report, now))
+
+    def engine_progress(self, phase: str, message: str) -> None:
+        for observer in list(self._observers):
+            observer.engine_progress(phase, message)
+
+    def _take_report(self, report: EngineReport, now: float) -> None:
+        match report:
+            case LoadStarted(model):
+                self._engine = None
+                self.scheduler.load_started(model, now)
+            case EngineReady() as ready:
+                self._engine = ready
+                self.last_loaded = ready.model
+                self.loads += 1
+                self.scheduler.engine_ready(ready.model, now)
+                self.scheduler.set_cache_min_tokens(ready.cache_min_tokens)
+                self._serve_waiting_leases(ready)
+            case LoadFailed(model, _, load_ms):
+                self.load_failures += 1
+                for place in self._places.values():
+                    if place.admission is not None and place.engine is None:
+                        place.load_ms = load_ms
+                self.scheduler.load_failed(model, Refusal(Case.MODEL_LOAD_FAILED), now)
+            case LoadCancelled(model):
+                self.scheduler.load_cancelled(model, now)
+            case EngineDied() | EngineStopped():
+                self._engine = None
+                self.scheduler.engine_stopped(now)
+            case unreachable:
+                assert_never(unreachable)
+        for observer in list(self._observers):
+            observer.engine_report(report)
+
+    def _serve_waiting_leases(self, ready: EngineReady) -> None:
+        """The lease that caused this load (at most one) has its engine now."""
+        for place in self._places.values():
+            admission = place.admission
+            if admission is not None and place.engine is None and admission.model == ready.model:
+                place.load_ms = ready.load_ms
+                self._connect(place, ready)
+
+    # ---- the one task --------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until cancelled. Runs the supervisor too, and outlives it by nothing."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.supervisor.run)
+            while True:
+                now = trio.current_time()
+                while self._inbox:
+                    self._inbox.popleft()(now)
+                for decision in self.scheduler.take_decisions(now):
+                    self._carry_out(decision, nursery)
+                if self._inbox:
+                    continue  # carrying out a decision can produce facts
+                deadline = self.scheduler.next_deadline()
+                self._wake = trio.Event()
+                with trio.move_on_at(float("inf") if deadline is None else deadline):
+                    await self._wake.wait()
+
+    def _carry_out(self, decision: Decision, nursery: trio.Nursery) -> None:
+        match decision:
+            case Admit(ticket, model, model_switch):
+                self._admit(ticket, model, model_switch)
+            case Refuse(ticket, refusal):
+                place = self._places.get(ticket)
+                if place is not None:
+                    self._settle(place, refusal)
+            case Load(model):
+                self._engine = None
+                self.supervisor.load(model)
+            case Unload():
+                self._engine = None
+                self.supervisor.unload()
+            case CancelLoad():
+                self.supervisor.cancel_load()
+            case LookUpCache():
+                nursery.start_soon(self._look_up_cache, decision)
+            case unreachable:
+                assert_never(unreachable)
+
+    def _admit(self, ticket: TicketId, model: ModelId, model_switch: bool) -> None:
+        place = self._places.get(ticket)
+        if place is None:
+            return  # it left after the decision's facts; its own leave() is in the inbox
+        place.admission = Admission(moment(), model, model_switch)
+        if self._engine is not None and self._engine.model == model:
+            self._connect(place, self._engine)
+        place.changed.set()
+
+    def _connect(self, place: Place, engine: EngineReady) -> None:
+        place.engine = ReadyEngine(engine.port, engine.kind, place.load_ms)
+        place.changed.set()
+
+    def _settle(self, place: Place, refusal: Refusal) -> None:
+        place.refusal = refusal
+        place.changed.set()
+
+    async def _look_up_cache(self, decision: LookUpCache) -> None:
+        engine = self._engine
+        path = engine.kind.cache_lookup_path if engine is not None else None
+        asked = [
+            (ticket, place.request)
+            for ticket in decision.tickets
+            if (place := self._places.get(ticket)) is not None and place.request is not None
+        ]
+        if engine is None or path is None:
+            scores: cache_lookup.ScoreMap | None = None
+            supported = engine is None
+        else:
+            scores, supported = await cache_lookup.look_up(
+                engine.port,
+                path,
+                asked,
+                self._catalog.upstream_model(engine.model),
+                decision.budget_ms / 1000,
+            )
+        self.post(lambda now: self.scheduler.cache_scores(decision.round, scores, supported, now))
+
+
+def settings(config: Config) -> SchedulerSettings:
+    """The scheduler's part of the configuration."""
+    return SchedulerSettings(
+        wait_when_busy=config.wait_when_busy,
+        max_pending=config.max_pending,
+        model_grace_ms=config.model_grace_ms,
+        max_wait_ms=config.max_wait_ms,
+        queue_ms=config.queue_ms,
+        idle_ms=config.idle_ms,
+        cooldown_ms=config.cooldown_ms,
+        cache_lookup_ms=config.cache_lookup_ms,
+        cache_max_active=config.cache_max_active,
+    )

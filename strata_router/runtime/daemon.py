@@ -1,0 +1,226 @@
+"""Builds the daemon and runs it: who owns whom, what starts first, what ends last.
+
+    run_daemon
+      configuration -> listener, control socket, record log   (errors end here, with a sentence)
+      nursery
+        watcher, timers            serve all exchanges
+        coordinator -> supervisor  the queue and the one engine
+        server -> connections      requests
+        control server             the operator
+        record writer
+      signal: stop accepting -> accepted work ends -> engine ends -> control socket goes -> log is flushed
+
+Source: design, "Service deployment"; contract 11; style.md 3, "Async".
+"""
+
+import logging
+import math
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import trio
+
+from strata_router import __version__
+from strata_router.core.catalog import Catalog
+from strata_router.core.config import ConfigError
+from strata_router.core.config.schema import Config
+from strata_router.core.control import default_socket_path
+from strata_router.core.refusal import Case
+from strata_router.runtime.clock import unix_s
+from strata_router.runtime.config_file import load_config
+from strata_router.runtime.control_endpoint import (
+    ControlEndpoint,
+    ControlSocketRefusedError,
+    claim_endpoint,
+)
+from strata_router.runtime.control_socket import ControlServer
+from strata_router.runtime.coordinator import Coordinator
+from strata_router.runtime.exchange import Services
+from strata_router.runtime.front import Front
+from strata_router.runtime.http.app_bridge import AppBridge
+from strata_router.runtime.http.body_budget import BodyBudget
+from strata_router.runtime.http.connection import limits
+from strata_router.runtime.http.server import IDLE_S, Server
+from strata_router.runtime.http.watcher import DisconnectWatcher
+from strata_router.runtime.ledger import Ledger
+from strata_router.runtime.listener import Listener, ListenerError, open_listener
+from strata_router.runtime.operator import DaemonFacts, EngineOperator
+from strata_router.runtime.orphans import become_subreaper
+from strata_router.runtime.record_log import RecordLog, RecordLogRefused
+from strata_router.runtime.timers import Timers
+from strata_router.runtime.views import build_views
+from strata_router.runtime.web.app import build_app
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_CONFIG = 2
+
+LOG_FLUSH_S = 2.0
+"""Design: a clean shutdown gives the record writer up to two seconds."""
+
+CUT_S = 2.0
+"""How long interrupted exchanges may take to say so to their clients."""
+
+
+def run_daemon(config_path: str, log_level: str) -> int:
+    """Run until SIGTERM or SIGINT; the exit status for the shell. Prints what is wrong, if anything."""
+    logging.basicConfig(
+        stream=sys.stderr, level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+    )
+    for chatty in ("httpx", "httpcore", "hypercorn", "quart"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    try:
+        loaded = load_config(config_path)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"{problem.path}: {problem.message}", file=sys.stderr)
+        return EXIT_CONFIG
+    for warning in loaded.warnings:
+        log.warning("%s: %s", warning.path, warning.message)
+    config = loaded.config
+    catalog = Catalog(config, loaded.profiles)
+    with ExitStack() as stack:
+        try:
+            listener = open_listener(config.listen, config.require_socket_activation, os.environ)
+            stack.callback(listener.sock.close)
+            default = default_socket_path(os.environ.get("XDG_RUNTIME_DIR"))
+            endpoint = stack.enter_context(claim_endpoint(config.control_socket, default))
+            record_log = _open_record_log(config)
+        except (ListenerError, ControlSocketRefusedError, RecordLogRefused) as error:
+            log.error("%s", error)
+            return EXIT_FAILED
+        become_subreaper()
+        daemon = Daemon(config, catalog, listener, endpoint, record_log)
+        trio.run(daemon.run)
+    return EXIT_OK
+
+
+def _open_record_log(config: Config) -> RecordLog | None:
+    if config.request_log_path is None:
+        return None
+    record_log = RecordLog(
+        config.request_log_path, config.request_log_max_bytes, config.request_log_rotate_files
+    )
+    record_log.open()
+    return record_log
+
+
+@dataclass
+class Daemon:
+    """Everything of one running daemon."""
+
+    config: Config
+    catalog: Catalog
+    listener: Listener
+    endpoint: ControlEndpoint
+    record_log: RecordLog | None
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.draining = False
+        self.coordinator = Coordinator(config, self.catalog)
+        self.ledger = Ledger(config.request_log_capacity, self.record_log)
+        self.watcher = DisconnectWatcher()
+        self.timers = Timers()
+        services = Services(
+            config=config,
+            catalog=self.catalog,
+            coordinator=self.coordinator,
+            ledger=self.ledger,
+            timers=self.timers,
+            watcher=self.watcher,
+            budget=BodyBudget(config.max_buffered_body_bytes),
+        )
+        views = build_views(
+            config,
+            self.catalog,
+            self.coordinator,
+            self.ledger,
+            lambda: self.draining,
+            int(unix_s()),
+        )
+        front = Front(config, services, AppBridge(build_app(views), self.watcher))
+        self.server = Server(
+            self.listener.sock,
+            front.handle,
+            limits(
+                idle_s=IDLE_S,
+                header_ms=config.header_ms,
+                body_ms=config.body_ms,
+                write_stall_ms=config.write_stall_ms,
+            ),
+            config.max_connections,
+        )
+        operator = EngineOperator(
+            config, self.catalog, self.coordinator, DaemonFacts(lambda: self.draining)
+        )
+        self.control = ControlServer(operator)
+
+    async def run(self) -> None:
+        """Serve until told to stop, then drain and end in order."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+                served = trio.Event()
+                for service in (self.watcher.run, self.timers.run, self.coordinator.run):
+                    nursery.start_soon(service)
+                if self.record_log is not None:
+                    nursery.start_soon(self.record_log.run)
+                nursery.start_soon(self.control.serve, self.endpoint.listener)
+                nursery.start_soon(self._serve, served)
+                log.info(
+                    "strata-router %s (pid %d) listens on %s",
+                    __version__,
+                    os.getpid(),
+                    self.config.listen,
+                )
+                await _next_stop(signals)
+                nursery.start_soon(self._end_at_second_signal, signals, nursery.cancel_scope)
+                await self._drain(served)
+                await self.coordinator.supervisor.finish()
+                self.endpoint.close()
+                if self.record_log is not None:
+                    await self.record_log.close(LOG_FLUSH_S)
+                nursery.cancel_scope.cancel()
+        log.info("strata-router (pid %d) has ended", os.getpid())
+
+    async def _serve(self, served: trio.Event) -> None:
+        await self.server.run()
+        served.set()
+
+    async def _drain(self, served: trio.Event) -> None:
+        """Stop accepting; let accepted work end; interrupt what has not within drain_ms."""
+        self.draining = True
+        self.server.stop_accepting(take_waiting=not self.listener.adopted)
+        waiting, active = self.coordinator.depths()
+        log.info("draining: %d waiting, %d active requests", waiting, active)
+        bound_s = self.config.drain_ms / 1000 if self.config.drain_ms else math.inf
+        with trio.move_on_after(bound_s):
+            await served.wait()
+        if served.is_set():
+            return
+        log.warning("drain_ms is over; interrupting what is left")
+        self.coordinator.refuse_all(Case.SHUTTING_DOWN)
+        self.coordinator.cut_leases(Case.SHUTTING_DOWN)
+        with trio.move_on_after(CUT_S):
+            await served.wait()
+        self.server.cancel()
+
+    async def _end_at_second_signal(
+        self, signals: AsyncIterator[int], scope: trio.CancelScope
+    ) -> None:
+        await _next_stop(signals)
+        log.warning("second signal: ending at once")
+        scope.cancel()
+
+
+async def _next_stop(signals: AsyncIterator[int]) -> None:
+    async for number in signals:
+        if number != signal.SIGHUP:
+            return
+        log.info("SIGHUP is ignored: the configuration is read at start")

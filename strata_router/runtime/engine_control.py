@@ -1,0 +1,57 @@
+"""Control questions to the engine over HTTP: is it ready, who is it. Never an exchange's bytes.
+
+httpx does this work (contract section 1), one client per question, so no pooled connection outlives an
+engine; no environment proxies, every timeout explicit.
+"""
+
+from dataclasses import dataclass
+
+import httpx
+
+ANSWER_LIMIT_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer; body is cut at ANSWER_LIMIT_BYTES, which no honest one reaches."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Nothing usable came back.
+
+    refused: nobody listens (yet), as opposed to an answer that is broken or late.
+    """
+
+    refused: bool
+
+
+async def ask(
+    port: int, path: str, timeout_s: float, body: bytes | None = None
+) -> Answer | NoAnswer:
+    """GET (or, with a body, POST as JSON) one path of the engine on 127.0.0.1."""
+    headers = {"content-type": "application/json"} if body is not None else {}
+    try:
+        async with (
+            # verify=False: making a TLS context takes 20 ms of the event loop, for plain HTTP on loopback.
+            httpx.AsyncClient(trust_env=False, timeout=timeout_s, verify=False) as client,
+            client.stream(
+                "GET" if body is None else "POST",
+                f"http://127.0.0.1:{port}{path}",
+                content=body,
+                headers={**headers, "connection": "close"},
+            ) as response,
+        ):
+            content = bytearray()
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > ANSWER_LIMIT_BYTES:
+                    break
+            return Answer(response.status_code, bytes(content[:ANSWER_LIMIT_BYTES]))
+    except httpx.ConnectError:
+        return NoAnswer(refused=True)
+    except httpx.HTTPError:
+        return NoAnswer(refused=False)

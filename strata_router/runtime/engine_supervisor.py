@@ -1,0 +1,576 @@
+"""Owns the one engine: carries out load and unload, proves identity, notices death.
+
+One task (``run``) drives the Lifecycle and holds the process; the coordinator asks by ``load``,
+``cancel_load`` and ``unload`` and is told by EngineReports. Every start and end of an engine passes
+through here, so "never two engines" is a property of this file.
+Source: contract 4.1-4.4.
+"""
+
+import logging
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from strata_router.core.catalog import Catalog
+from strata_router.core.config.schema import Config, Readiness
+from strata_router.core.engine.kinds import READY_FILE_OPTION, EngineKind, LaunchPlan, engine_kind
+from strata_router.core.engine.lifecycle import EngineEvent, EngineState, Lifecycle
+from strata_router.core.engine.readiness import (
+    READY_FILE_LIMIT_BYTES,
+    Mismatch,
+    NotYet,
+    Verdict,
+    Verified,
+    read_ready_file,
+)
+from strata_router.core.vocabulary import ModelId
+from strata_router.runtime import config_file, engine_control, engine_log, procfs
+from strata_router.runtime.engine_process import (
+    EngineProcess,
+    EngineStuck,
+    Launch,
+    SpawnFailed,
+    engine_environment,
+    start_engine,
+)
+from strata_router.runtime.help_probe import HelpProbe
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.05
+"""Between looks at a readiness file or a port; a load takes seconds at least."""
+
+ANSWER_S = 5.0
+"""One control question. An engine that needs longer is asked again while startup_ms lasts."""
+
+WAITING_REPORT_S = 2.0
+"""How often a long load says that it is still waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStarted:
+    """The previous engine is being stopped or the new one started."""
+
+    model: ModelId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """Proven. load_ms: stop, start and readiness together. cache_min_tokens: from the profile, or 0."""
+
+    model: ModelId
+    kind: EngineKind
+    port: int
+    load_ms: int
+    cache_min_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The load has failed and everything of it is gone (or stuck). reason: short, ours."""
+
+    model: ModelId
+    reason: str
+    load_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCancelled:
+    """``cancel_load`` was carried out."""
+
+    model: ModelId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDied:
+    """A ready engine ended by itself; what it left behind is being cleared away."""
+
+    model: ModelId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStopped:
+    """An asked-for unload is done: process group gone, port free. error: why it is not, or None."""
+
+    error: str | None = None
+
+
+EngineReport = LoadStarted | EngineReady | LoadFailed | LoadCancelled | EngineDied | EngineStopped
+
+
+class Listener(Protocol):
+    """Who is told; both are synchronous and must not raise."""
+
+    def engine_report(self, report: EngineReport) -> None: ...
+
+    def engine_progress(self, phase: str, message: str) -> None: ...
+
+
+class LoadFault(Exception):
+    """A load cannot go on; the text is short, generic and ours."""
+
+
+class EngineSupervisor:
+    """See the module's text. All methods but ``run`` are synchronous and called from trio's thread."""
+
+    def __init__(self, config: Config, catalog: Catalog, listener: Listener) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._listener = listener
+        self._lifecycle = Lifecycle()
+        self._process: EngineProcess | None = None
+        self._wanted: ModelId | None = None
+        self._cancel_wanted = False  # asked for before the load had a scope to cancel
+        self._unload_wanted = False
+        self._load_scope: trio.CancelScope | None = None
+        self._wake = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._finishing = False
+        self._finished = trio.Event()
+        self._died = False
+        self._help = HelpProbe()
+        self._configured_names = frozenset(
+            entry.upstream_model for entry in config.models.values() if entry.upstream_model
+        )
+        self.last_startup_error: str | None = None
+
+    # ---- what others see -----------------------------------------------------------------------
+
+    @property
+    def state(self) -> EngineState:
+        return self._lifecycle.state
+
+    @property
+    def model(self) -> ModelId | None:
+        """What is loading, loaded or being stopped."""
+        return self._lifecycle.model
+
+    @property
+    def child_pid(self) -> int | None:
+        """The process that runs the server; None when there is none."""
+        process = self._process
+        return process.pid if process is not None and process.exit_status is None else None
+
+    # ---- requests of the coordinator -----------------------------------------------------------
+
+    def load(self, model: ModelId) -> None:
+        """Stop what runs, then start ``model``; answered by EngineReady or LoadFailed."""
+        self._wanted = model
+        self._cancel_wanted = False
+        self._wake.set()
+
+    def cancel_load(self) -> None:
+        """Kill the load in progress; answered by LoadCancelled (or, too late, by EngineReady)."""
+        self._cancel_wanted = True
+        if self._load_scope is not None:
+            self._load_scope.cancel()
+
+    async def is_healthy(self) -> bool:
+        """Does the ready engine still answer, and as the model it was proven to be?"""
+        model = self._lifecycle.ready_model
+        if model is None:
+            return False
+        entry = self._config.models[model]
+        kind = engine_kind(self._config.engines[entry.engine], self._config)
+        for path in kind.identity_paths:
+            answer = await engine_control.ask(self._config.backend_port, path, ANSWER_S)
+            if isinstance(answer, engine_control.NoAnswer):
+                return False
+            verdict = kind.judge(
+                path, answer.status, answer.body, entry.upstream_name, self._configured_names
+            )
+            if not isinstance(verdict, Verified):
+                return False
+        return self._lifecycle.ready_model == model
+
+    def unload(self) -> None:
+        """Stop the engine; answered by EngineStopped."""
+        self._unload_wanted = True
+        self._wake.set()
+
+    # ---- the one task --------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until ``finish``. Cancelled instead: the engine is killed (its nursery sees to that)."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            if self._config.engine_log_path is not None:
+                nursery.start_soon(engine_log.keep_bounded, self._config.engine_log_path)
+            while not self._finishing:
+                await self._step()
+            await self._end_process()
+            self._finished.set()
+            nursery.cancel_scope.cancel()
+
+    async def finish(self) -> None:
+        """End the engine in order, whatever it is doing, and with it ``run``."""
+        self._finishing = True
+        self.cancel_load()
+        self._wake.set()
+        await self._finished.wait()
+
+    async def _step(self) -> None:
+        await self._wake.wait()
+        self._wake = trio.Event()
+        if self._died:
+            self._died = False
+            await self._clear_after_death()
+        if self._unload_wanted:
+            self._unload_wanted = False
+            error = await self._stop_for_unload()
+            self._listener.engine_report(EngineStopped(error))
+        if self._wanted is not None and not self._finishing:
+            model, self._wanted = self._wanted, None
+            await self._load(model)
+
+    async def _watch(self, process: EngineProcess) -> None:
+        """Notice the death of a ready engine at once."""
+        status = await process.wait_exited()
+        if process is self._process and self._lifecycle.state is EngineState.READY:
+            model = self._lifecycle.model
+            assert model is not None
+            log.warning(
+                "engine pid %d (%s) ended by itself with status %d", process.pid, model, status
+            )
+            self._lifecycle.on(EngineEvent.EXITED)
+            self._died = True
+            self._listener.engine_report(EngineDied(model))
+            self._wake.set()
+
+    # ---- load ----------------------------------------------------------------------------------
+
+    async def _load(self, model: ModelId) -> None:
+        started_s = trio.current_time()
+
+        def load_ms() -> int:
+            return int((trio.current_time() - started_s) * 1000)
+
+        self._listener.engine_report(LoadStarted(model))
+        self._progress("starting", f"starting backend for model {model}")
+        with trio.CancelScope() as scope:
+            self._load_scope = scope
+            if self._cancel_wanted:
+                scope.cancel()
+            try:
+                ready = await self._bring_up(model)
+            except LoadFault as fault:
+                reason = str(fault)
+            else:
+                self._load_scope = None
+                self.last_startup_error = None
+                process = self._process
+                assert process is not None
+                assert self._nursery is not None
+                self._nursery.start_soon(self._watch, process)
+                log.info("engine pid %d is ready as %s after %d ms", process.pid, model, load_ms())
+                self._listener.engine_report(
+                    EngineReady(
+                        model, ready.kind, self._config.backend_port, load_ms(), ready.cache_min
+                    )
+                )
+                return
+        cancelled = scope.cancelled_caught
+        self._load_scope = None
+        stuck = await self._discard_failed_load()
+        if cancelled:
+            log.info("load of %s was cancelled after %d ms", model, load_ms())
+            self._listener.engine_report(LoadCancelled(model))
+            return
+        if stuck is not None:
+            reason = f"{reason}; {stuck}"
+        self.last_startup_error = reason
+        log.error("load of %s failed after %d ms: %s", model, load_ms(), reason)
+        self._listener.engine_report(LoadFailed(model, reason, load_ms()))
+
+    async def _bring_up(self, model: ModelId) -> "_Proven":
+        """From whatever is there to a proven engine. Raises LoadFault; cancellable."""
+        if self._lifecycle.state is EngineState.READY:
+            with trio.CancelScope(shield=True):  # half a stop is no state to be in
+                error = await self._stop_for_unload()
+            if error is not None:
+                raise LoadFault(error)
+        if self._lifecycle.state is EngineState.STUCK:
+            raise LoadFault(self._stuck_text())
+        self._lifecycle.load(model)
+        entry = self._config.models[model]
+        kind = engine_kind(self._config.engines[entry.engine], self._config)
+        cache_min = 0
+        if kind.uses_profile:
+            check = await trio.to_thread.run_sync(config_file.read_profile, entry)
+            if check.profile is None:
+                raise LoadFault("the model's profile is refused: " + "; ".join(check.problems))
+            cache_min = check.profile.conversation_cache_min_tokens or 0
+        self._demand_free_port()
+        with tempfile.TemporaryDirectory(prefix="strata-router-") as private_dir:
+            ready_file = None
+            if await self._wants_ready_file(entry.engine, kind):
+                ready_file = os.path.join(private_dir, "ready.json")
+            plan = kind.launch_plan(entry, self._config.backend_port, ready_file)
+            process = await self._start(plan)
+            self._progress(
+                "loading",
+                f"backend pid {process.pid} started, waiting for readiness (loading model {model})",
+            )
+            upstream_model = self._catalog.upstream_model(model)
+            with trio.move_on_after(self._config.startup_ms / 1000) as bound:
+                await self._prove(process, kind, upstream_model, ready_file)
+            if bound.cancelled_caught:
+                raise LoadFault(
+                    f"backend was not ready within startup_ms ({self._config.startup_ms} ms)"
+                )
+        self._lifecycle.on(EngineEvent.VERIFIED)
+        return _Proven(kind, cache_min)
+
+    def _demand_free_port(self) -> None:
+        port = self._config.backend_port
+        if procfs.port_is_free(port):
+            return
+        holder = procfs.port_holder(port)
+        if holder is None or holder.pid is None:
+            raise LoadFault(f"port {port} is held by another process")
+        raise LoadFault(f"port {port} is held by pid {holder.pid} ({holder.name})")
+
+    async def _wants_ready_file(self, engine: str, kind: EngineKind) -> bool:
+        plan = kind.help_plan()
+        if plan is None:
+            return False
+        match self._config.engines[engine].readiness:
+            case Readiness.FILE:
+                return True
+            case Readiness.HEALTH:
+                return False
+            case Readiness.AUTO:
+                return await self._help.offers(plan, READY_FILE_OPTION)
+
+    async def _start(self, plan: LaunchPlan) -> EngineProcess:
+        log_path = self._config.engine_log_path
+        if log_path is not None and (why := await engine_log.prepare_log(log_path)) is not None:
+            log.warning("the engine starts without its log: %s", why)
+            log_path = None
+        launch = Launch(
+            argv=plan.argv,
+            cwd=plan.cwd,
+            env=engine_environment(os.environ, plan.environment),
+            log_path=log_path,
+        )
+        try:
+            assert self._nursery is not None
+            self._process = await start_engine(launch, self._nursery)
+        except SpawnFailed as exc:
+            raise LoadFault(str(exc)) from exc
+        log.info("engine pid %d started", self._process.pid)
+        return self._process
+
+    async def _prove(
+        self, process: EngineProcess, kind: EngineKind, upstream_model: str, ready_file: str | None
+    ) -> None:
+        """Wait until the engine is ready and is what it should be; its death ends the wait at once."""
+        fault: LoadFault | None = None
+        async with trio.open_nursery() as nursery:
+
+            async def fail_on_exit() -> None:
+                nonlocal fault
+                status = await process.wait_exited()
+                fault = LoadFault(_exit_text(status))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(fail_on_exit)
+            nursery.start_soon(self._report_waiting)
+            try:
+                await self._prove_living(process, kind, upstream_model, ready_file)
+            except LoadFault as exc:
+                fault = exc
+            nursery.cancel_scope.cancel()
+        if fault is not None:
+            raise fault
+
+    async def _report_waiting(self) -> None:
+        started_s = trio.current_time()
+        allowed_s = self._config.startup_ms / 1000
+        while True:
+            await trio.sleep(WAITING_REPORT_S)
+            waited_s = trio.current_time() - started_s
+            self._progress(
+                "waiting",
+                f"still waiting for readiness ({waited_s:.0f}s of {allowed_s:.0f}s allowed)",
+            )
+
+    async def _prove_living(
+        self, process: EngineProcess, kind: EngineKind, upstream_model: str, ready_file: str | None
+    ) -> None:
+        if ready_file is not None:
+            await self._await_ready_file(ready_file, process.pid, upstream_model)
+        else:
+            await self._await_listener(process.pid)
+            await self._await_identity(kind.identity_paths[0], kind, upstream_model)
+        self._progress("checking", "backend reported ready, running health check")
+        self._lifecycle.on(EngineEvent.REPORTED_READY)
+        for path in kind.identity_paths:
+            await self._await_identity(path, kind, upstream_model)
+        # Whoever answered must be the child: a stranger on the port is never adopted.
+        if not procfs.listener_belongs_to(self._config.backend_port, process.pid):
+            raise LoadFault(f"port {self._config.backend_port} is answered by another process")
+        self._progress("checked", "health check passed, model identity verified")
+
+    async def _await_ready_file(self, path: str, pid: int, upstream_model: str) -> None:
+        while True:
+            content = b""
+            with suppress(FileNotFoundError):
+                content = await trio.to_thread.run_sync(_read_bounded, path)
+            if _settled(read_ready_file(content, pid, upstream_model)):
+                return
+            await trio.sleep(POLL_S)
+
+    async def _await_listener(self, pid: int) -> None:
+        port = self._config.backend_port
+        while not procfs.listener_belongs_to(port, pid):
+            if not procfs.port_is_free(port):
+                # Somebody listens; between the child's bind and our look at /proc it may still be the child.
+                await trio.sleep(POLL_S)
+                if procfs.listener_belongs_to(port, pid):
+                    return
+                if not procfs.port_is_free(port):
+                    self._demand_free_port()
+            await trio.sleep(POLL_S)
+
+    async def _await_identity(self, path: str, kind: EngineKind, upstream_model: str) -> None:
+        while True:
+            answer = await engine_control.ask(self._config.backend_port, path, ANSWER_S)
+            if isinstance(answer, engine_control.Answer):
+                verdict = kind.judge(
+                    path, answer.status, answer.body, upstream_model, self._configured_names
+                )
+                if _settled(verdict):
+                    return
+            await trio.sleep(POLL_S)
+
+    def _progress(self, phase: str, message: str) -> None:
+        self._listener.engine_progress(phase, message)
+
+    # ---- stop ----------------------------------------------------------------------------------
+
+    async def _discard_failed_load(self) -> str | None:
+        """Kill and reap what a failed load left; None, or why that did not work."""
+        if self._lifecycle.state not in (EngineState.STARTING, EngineState.CHECKING):
+            return None
+        self._lifecycle.on(EngineEvent.FAILED)
+        process = self._process
+        if process is None:
+            self._lifecycle.on(EngineEvent.GONE)
+            return None
+        with trio.CancelScope(
+            shield=True
+        ):  # a killed load must be gone before anything else starts
+            try:
+                await process.force_stop()
+            except EngineStuck as stuck:
+                return await self._stuck(stuck)
+        self._gone()
+        return None
+
+    async def _clear_after_death(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        with trio.CancelScope(shield=True):  # survivors hold memory and perhaps the port
+            try:
+                stopped = await process.stop(self._config.shutdown_ms)
+            except EngineStuck as stuck:
+                await self._stuck(stuck)
+                return
+        if stopped.survivors_killed:
+            log.warning(
+                "%d processes outlived the engine and were killed", stopped.survivors_killed
+            )
+        self._gone()
+
+    async def _stop_for_unload(self) -> str | None:
+        """The stop ladder for a ready engine; None, or why the engine is still there."""
+        if self._lifecycle.state is EngineState.STUCK:
+            return self._stuck_text()
+        process = self._process
+        if process is None or self._lifecycle.state is not EngineState.READY:
+            return None
+        self._lifecycle.on(EngineEvent.STOP)
+        self._progress("unloading", f"unloading model {self._lifecycle.model}")
+        started_s = trio.current_time()
+        try:
+            stopped = await process.stop(
+                self._config.shutdown_ms, lambda text: self._progress("stopping", text)
+            )
+        except EngineStuck as stuck:
+            return await self._stuck(stuck)
+        log.info(
+            "engine pid %d stopped in %.1f s%s",
+            process.pid,
+            trio.current_time() - started_s,
+            " (killed)" if stopped.killed else "",
+        )
+        self._progress("stopped", f"backend pid {process.pid} exited, memory released")
+        self._gone()
+        return None
+
+    async def _end_process(self) -> None:
+        """At the end of the daemon: no engine, or a line in the log that says which one is left."""
+        if self._died:
+            await self._clear_after_death()
+        error = await self._stop_for_unload()
+        if error is not None:
+            log.error("the daemon ends, but %s", error)
+
+    async def _stuck(self, stuck: EngineStuck) -> str:
+        """SIGKILL had no effect. Nothing starts until the process is gone, which is looked for here."""
+        self._lifecycle.on(EngineEvent.UNKILLABLE)
+        log.error(
+            "engine pid %d does not die of SIGKILL; no engine starts until it is gone", stuck.pid
+        )
+        process = self._process
+        assert process is not None
+        assert self._nursery is not None
+        self._nursery.start_soon(self._await_end_of_stuck, process)
+        return self._stuck_text()
+
+    async def _await_end_of_stuck(self, process: EngineProcess) -> None:
+        await process.wait_gone()
+        if process is self._process:
+            log.info("engine pid %d is gone at last", process.pid)
+            self._gone()
+
+    def _stuck_text(self) -> str:
+        pid = self._process.pid if self._process is not None else 0
+        return f"the previous engine (pid {pid}) does not end, not even by SIGKILL"
+
+    def _gone(self) -> None:
+        self._lifecycle.on(EngineEvent.GONE)
+        self._process = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Proven:
+    kind: EngineKind
+    cache_min: int
+
+
+def _settled(verdict: Verdict) -> bool:
+    match verdict:
+        case Verified():
+            return True
+        case NotYet():
+            return False
+        case Mismatch(reason):
+            raise LoadFault(reason)
+
+
+def _exit_text(status: int) -> str:
+    if status < 0:
+        return f"backend was killed by signal {-status} before it was ready"
+    return f"backend exited with status {status} before it was ready"
+
+
+def _read_bounded(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(READY_FILE_LIMIT_BYTES)

@@ -1,0 +1,306 @@
+"""One client's connection: requests in, responses out, every wait with its bound.
+
+Knows HTTP framing on a socket and nothing of routes, tickets or engines. One task (the connection's)
+reads and writes; timers may add bytes between its writes through ``interject``.
+
+    idle --bytes--> head --complete--> [body] --> response --> idle      (keep-alive)
+                     |                   |            |
+                     +-- HeadFault       +-- BodyFault, PeerGone          -> closed
+"""
+
+import math
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from strata_router.core.http.framing import LAST_CHUNK, BodyReader, FramingFault, chunk
+from strata_router.core.http.request_head import HeadFault, RequestHead, head_end, parse_head
+from strata_router.core.http.response_head import Headers, render_head
+from strata_router.core.refusal import Case, Refusal
+from strata_router.runtime.http import sockets
+from strata_router.runtime.http.sockets import PeerGone
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+PIPELINE_LIMIT_BYTES = 64 * 1024
+"""What a client may send behind its request before the answer is out (contract 6.5)."""
+
+LINGER_S = 5.0
+LINGER_BYTES = 64 * 1024 * 1024
+"""After an early refusal the rest of the body is read over, within these bounds, so that the refusal
+reaches the client instead of a reset (facts/cliproxyapi.md section 3)."""
+
+
+class BodyFault(Exception):
+    """The request's body cannot be used; ``refusal`` says what to answer before closing."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.case.value)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds a client may take. math.inf = for ever.
+
+    idle_s: between requests. head_s: from a head's first byte to its end. body_s: longest pause inside
+    a body. write_stall_s: longest time without taking a byte of the answer.
+    """
+
+    idle_s: float
+    head_s: float
+    body_s: float
+    write_stall_s: float
+
+
+class ClientConnection:
+    """A connection to one client. Not shared between tasks except where a method says so."""
+
+    def __init__(self, sock: socket.socket, limits: Limits) -> None:
+        self.sock = sock
+        self._limits = limits
+        self._buffer = bytearray()  # received, not yet consumed: the next request, or part of it
+        self._idle_scope: trio.CancelScope | None = None
+        self._body: BodyReader | None = None
+        self._head: RequestHead | None = None
+        self._continue_due = False
+        # The response in progress
+        self._unsent_head = b""
+        self._chunked = False
+        self._end_is_the_close = False
+        self._left_bytes: int | None = None  # of a counted response body
+        self._suppress_body = False
+        self._writing = False  # the owner task is inside a send
+        self._backlog = b""  # tail of an interjection that the kernel did not take
+        self.must_close = False  # the connection ends with this response
+        self.torn = False  # a write was cut in the middle: only closing is left
+        self.response_started = False
+        self.response_ended = False
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    async def next_head(self) -> RequestHead | None:
+        """The next request's head, or None when the client is done (or idle for too long).
+
+        Raises HeadFault (answer it, then close) and PeerGone.
+        """
+        self._head = self._body = None
+        self.response_started = self.response_ended = False
+        if not await self._first_byte():
+            return None
+        scanned = 0
+        with trio.move_on_after(self._limits.head_s) as scope:
+            while (end := head_end(self._buffer, scanned)) < 0:
+                scanned = len(self._buffer)
+                data = await sockets.receive(self.sock)
+                if not data:
+                    return None  # a head that never came; nothing to answer to
+                self._buffer += data
+        if scope.cancelled_caught:
+            raise HeadFault(Refusal(Case.REQUEST_TIMEOUT, "The request's headers came too slowly."))
+        raw = bytes(self._buffer[:end])
+        del self._buffer[:end]
+        head = parse_head(raw)
+        self._head = head
+        self._body = head.body_reader()
+        self._continue_due = head.expects_continue and head.has_body
+        self.must_close = self.must_close or head.wants_close
+        self._suppress_body = head.method == "HEAD"
+        return head
+
+    async def _first_byte(self) -> bool:
+        """Wait, idle, for a request to begin; blank lines before it are dropped (RFC 9112 2.2)."""
+        while True:
+            while self._buffer.startswith((b"\r", b"\n")):
+                del self._buffer[:1]
+            if self._buffer:
+                return True
+            with trio.move_on_after(self._limits.idle_s) as self._idle_scope:
+                data: bytes | None = await sockets.receive(self.sock)
+            if self._idle_scope.cancelled_caught:
+                # What arrived at the very last moment is still served.
+                data = sockets.receive_now(self.sock)
+            self._idle_scope = None
+            if not data:
+                return False
+            self._buffer += data
+
+    def limit_idle(self, seconds: float) -> None:
+        """From another task: an idle connection is closed after this long instead (drain)."""
+        scope = self._idle_scope
+        if scope is not None:
+            scope.deadline = min(scope.deadline, trio.current_time() + seconds)
+
+    @property
+    def body_ended(self) -> bool:
+        """The current request's body has been read whole."""
+        return self._body is None or self._body.done
+
+    async def read_body_piece(self) -> bytes:
+        """The next bytes of the request's body, b"" at its end.
+
+        Sends 100-continue first where the client waits for it. Raises BodyFault, PeerGone.
+        """
+        body = self._body
+        assert body is not None, "no request is being read"
+        while not self.body_ended:
+            if self._buffer:
+                data = bytes(self._buffer)
+                self._buffer.clear()
+            else:
+                data = await self._receive_body()
+            try:
+                piece = body.feed(data)
+            except FramingFault as exc:
+                raise BodyFault(
+                    Refusal(Case.BAD_REQUEST, f"The request body's framing is broken: {exc}.")
+                ) from exc
+            if body.done:
+                self._buffer += body.surplus
+                body.surplus = b""
+            if piece:
+                return piece
+        return b""
+
+    async def _receive_body(self) -> bytes:
+        if self._continue_due:
+            self._continue_due = False
+            await self._send(CONTINUE)
+        with trio.move_on_after(self._limits.body_s) as scope:
+            data = await sockets.receive(self.sock)
+        if scope.cancelled_caught:
+            raise BodyFault(Refusal(Case.REQUEST_TIMEOUT, "The request body stopped coming."))
+        if not data:
+            raise PeerGone("the client left while sending its request")
+        return data
+
+    # ---- responses -----------------------------------------------------------------------------
+
+    def begin_response(self, status: int, headers: Headers, length: int | None) -> None:
+        """Set the response's head; it leaves with the first bytes of the body.
+
+        length: of the body, or None when only its end will tell: chunked for HTTP/1.1, else by close.
+        Adds the framing header and ``Connection: close`` where the connection ends with this response.
+        """
+        assert not self.response_started, "one response per request"
+        self.response_started = True
+        head = self._head
+        headers = list(headers)
+        self._chunked = False
+        self._left_bytes = length
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        elif head is not None and head.version == "1.1":
+            self._chunked = True
+            headers.append((b"transfer-encoding", b"chunked"))
+        else:
+            self.must_close = self._end_is_the_close = True
+        if not self.body_ended:
+            self.must_close = True
+        if self.must_close:
+            headers.append((b"connection", b"close"))
+        self._unsent_head = render_head(status, headers)
+
+    async def send_body(self, payload: bytes) -> None:
+        """Send a piece of the response's body; empty pieces are nothing. Raises PeerGone."""
+        data = self._framed(payload)
+        if data:
+            await self._send(data)
+
+    async def end_response(self, payload: bytes = b"") -> None:
+        """Send the last piece and the end of the body in one write. Raises PeerGone."""
+        data = self._framed(payload)
+        assert not self._left_bytes or self._suppress_body, "a counted body was not sent whole"
+        if self._chunked and not self._suppress_body:
+            data += LAST_CHUNK
+        if data:
+            await self._send(data)
+        self.response_ended = True
+
+    def interject(self, payload: bytes) -> bool:
+        """From any task, without waiting: add body bytes between the owner's writes.
+
+        False, and nothing sent, when the owner is in the middle of a write or the kernel's buffer is
+        full: such a client has bytes to read and needs no keep-alive. Raises PeerGone.
+        """
+        if self._writing or self._backlog:
+            return False
+        data = self._framed(payload)
+        sent = sockets.send_now(self.sock, data)
+        self._backlog = data[sent:]
+        return True
+
+    def _framed(self, payload: bytes) -> bytes:
+        head, self._unsent_head = self._unsent_head, b""
+        if not payload or self._suppress_body:
+            return head
+        if self._chunked:
+            return head + chunk(payload)
+        if self._left_bytes is not None:
+            self._left_bytes -= len(payload)
+            assert self._left_bytes >= 0, "the response's body is longer than it promised"
+        return head + payload
+
+    async def _send(self, data: bytes) -> None:
+        if self._backlog:
+            data = self._backlog + data
+            self._backlog = b""
+        sent = sockets.send_now(self.sock, data)
+        if sent == len(data):
+            return
+        self._writing = True
+        try:
+            await sockets.send_rest(self.sock, memoryview(data)[sent:], self._limits.write_stall_s)
+        except BaseException:
+            self.torn = self.must_close = True
+            raise
+        finally:
+            self._writing = False
+
+    async def respond(self, status: int, headers: Headers, body: bytes) -> None:
+        """A whole response in one write. Raises PeerGone."""
+        self.begin_response(status, headers, len(body))
+        await self.end_response(body)
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    async def linger(self) -> None:
+        """Before closing after a response: half-close, and read over what still comes, within bounds.
+
+        Closing at once with unread bytes would reset the connection and take the response with it.
+        """
+        if self.body_ended and not self._buffer and sockets.receive_now(self.sock) is None:
+            return  # nothing unread: a plain close delivers everything
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+            budget_bytes = LINGER_BYTES
+            with trio.move_on_after(LINGER_S):
+                while budget_bytes > 0:
+                    data = await sockets.receive(self.sock)
+                    if not data:
+                        return
+                    budget_bytes -= len(data)
+                    await trio.lowlevel.checkpoint()
+        except (OSError, PeerGone):
+            pass  # the client has gone first
+
+    def close(self) -> None:
+        """Close the socket. A response without its end is thereby visibly cut. Idempotent."""
+        if self._end_is_the_close and not self.response_ended and self.sock.fileno() >= 0:
+            # To an HTTP/1.0 client a plain close would look like the end of the body: reset instead.
+            with suppress(OSError):
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sockets.close(self.sock)
+
+
+def limits(*, idle_s: float, header_ms: int, body_ms: int, write_stall_ms: int) -> Limits:
+    """Limits from configured milliseconds; 0 for write_stall_ms means never."""
+    return Limits(
+        idle_s=idle_s,
+        head_s=header_ms / 1000,
+        body_s=body_ms / 1000,
+        write_stall_s=write_stall_ms / 1000 if write_stall_ms else math.inf,
+    )

@@ -1,0 +1,219 @@
+"""Carries out the operator's ``on``, ``off`` and ``status`` on the coordinator's behalf.
+
+The control server calls it, one operation at a time, and cancels an operation whose client left.
+Source: design, "Control the existing daemon"; contract 10.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from strata_router import __version__
+from strata_router.core.catalog import Catalog
+from strata_router.core.config.schema import Config
+from strata_router.core.control import JSON, Done, Report
+from strata_router.core.engine.lifecycle import EngineState
+from strata_router.core.refusal import Case, Refusal
+from strata_router.core.vocabulary import ModelId
+from strata_router.runtime.coordinator import Coordinator
+from strata_router.runtime.engine_supervisor import (
+    EngineReady,
+    EngineReport,
+    EngineStopped,
+    LoadCancelled,
+    LoadFailed,
+)
+
+
+class _Follower:
+    """Passes the engine's progress on and waits for the report that ends the operation."""
+
+    def __init__(self, report: Report, ends: Callable[[EngineReport], bool]) -> None:
+        self._report = report
+        self._ends = ends
+        self._over = trio.Event()
+        self.outcome: EngineReport | None = None
+
+    def engine_report(self, report: EngineReport) -> None:
+        if self.outcome is None and self._ends(report):
+            self.outcome = report
+            self._over.set()
+
+    def engine_progress(self, phase: str, message: str) -> None:
+        self._report(phase, message)
+
+    async def outcome_of(self) -> EngineReport:
+        await self._over.wait()
+        assert self.outcome is not None
+        return self.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFacts:
+    """What ``status`` shows beyond the engine. draining: whether a stop has begun."""
+
+    draining: Callable[[], bool]
+
+
+class EngineOperator:
+    """The control server's Operator."""
+
+    def __init__(
+        self, config: Config, catalog: Catalog, coordinator: Coordinator, facts: DaemonFacts
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._coordinator = coordinator
+        self._facts = facts
+
+    def status(self) -> dict[str, JSON]:
+        """How things stand; never waits."""
+        supervisor = self._coordinator.supervisor
+        snapshot = self._coordinator.snapshot()
+        by_tier: dict[str, JSON] = {
+            tier.value: count for tier, count in snapshot.queue_depth_by_tier.items()
+        }
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "child_pid": supervisor.child_pid,
+            "loaded": snapshot.loaded,
+            "loading": snapshot.loading,
+            "engine_state": supervisor.state.value,
+            "last_startup_error": supervisor.last_startup_error,
+            "routing": self._coordinator.routing,
+            "draining": self._facts.draining(),
+            "busy": supervisor.state
+            in (EngineState.STARTING, EngineState.CHECKING, EngineState.STOPPING),
+            "in_flight": snapshot.in_flight,
+            "queue_depth": snapshot.queue_depth,
+            "queue_depth_by_tier": by_tier,
+            "listen": str(self._config.listen),
+        }
+
+    def set_routing(self, on: bool) -> None:
+        """The bare words ``on`` and ``off``: the flag and nothing else."""
+        self._coordinator.set_routing(on)
+
+    async def off(self, now: bool, report: Report) -> Done:
+        """Disable routing, end or cut active work, stop the engine, and say so when it is gone."""
+        coordinator = self._coordinator
+        had_model = coordinator.supervisor.state is not EngineState.STOPPED
+        coordinator.set_routing(False)
+        report("routing", "routing disabled: new and queued requests get 503")
+        follower = _Follower(report, lambda report: isinstance(report, EngineStopped))
+        coordinator.observe(follower)
+        finished = False
+        try:
+            self._report_active(report, now)
+            if now:
+                coordinator.cut_leases(Case.ROUTING_OFF)
+            coordinator.operator_unload()
+            outcome = await follower.outcome_of()
+            finished = True
+        finally:
+            coordinator.stop_observing(follower)
+            if not finished:
+                coordinator.operator_cancel()
+        assert isinstance(outcome, EngineStopped)
+        if outcome.error is not None:
+            return Done(ok=False, message=outcome.error)
+        what = "model unloaded" if had_model else "no model was loaded"
+        return Done(ok=True, message=f"{what}, routing disabled")
+
+    def _report_active(self, report: Report, now: bool) -> None:
+        active = self._coordinator.depths()[1]
+        if not active:
+            return
+        requests = "1 active request" if active == 1 else f"{active} active requests"
+        if now:
+            report("interrupting", f"{requests}, interrupting")
+        else:
+            them = "it" if active == 1 else "them"
+            report("waiting", f"{requests}, waiting for {them} to finish (use --now to interrupt)")
+
+    async def on(self, model: str | None, report: Report) -> Done:
+        """Enable routing, load a model and say so when it is proven."""
+        choice = self._choose(model)
+        if isinstance(choice, Refusal):
+            return Done(ok=False, message=choice.message or choice.row.message)
+        coordinator = self._coordinator
+        loaded = coordinator.snapshot().loaded == choice
+        healthy = loaded and await coordinator.supervisor.is_healthy()
+        if healthy and coordinator.routing:
+            return Done(ok=True, message="already on")
+        routing_before = coordinator.routing
+        coordinator.set_routing(True)
+        report("routing", "routing enabled")
+        finished = False
+        try:
+            if loaded and not healthy:
+                report("unhealthy", "the loaded model does not answer its health check")
+                await self._unload(report)
+            error = None if healthy else await self._load(choice, report)
+            finished = error is None
+        finally:
+            if not finished:
+                coordinator.operator_cancel()
+                coordinator.set_routing(routing_before)
+        if error is not None:
+            return Done(ok=False, message=error)
+        return Done(ok=True, message=f"model {choice} loaded and healthy, routing enabled")
+
+    def _choose(self, name: str | None) -> ModelId | Refusal:
+        """MODEL, else the loaded one, else the last one loaded, else the first enabled one.
+
+        It must be prepared; there is no fallback to another model.
+        """
+        snapshot = self._coordinator.snapshot()
+        current = snapshot.loaded or snapshot.loading
+        if name is None:
+            default = current or self._coordinator.last_loaded or self._catalog.default_model()
+            if default is None:
+                return Refusal(Case.MODEL_NOT_FOUND, "no model is enabled in the configuration")
+            name = default
+        resolution = self._catalog.resolve(name)
+        if isinstance(resolution, Refusal):
+            return resolution
+        if current is not None and current in resolution.accepts:
+            return current
+        return resolution.preferred or Refusal(Case.MODEL_NOT_PREPARED)
+
+    async def _load(self, model: ModelId, report: Report) -> str | None:
+        """Have ``model`` loaded; None, or why it is not."""
+        coordinator = self._coordinator
+        active = coordinator.depths()[1]
+        if active:
+            report("waiting", f"waiting for active requests to finish ({active} now)")
+
+        def ends(report: EngineReport) -> bool:
+            return (
+                isinstance(report, EngineReady | LoadFailed | LoadCancelled)
+                and report.model == model
+            )
+
+        follower = _Follower(report, ends)
+        coordinator.observe(follower)
+        try:
+            coordinator.operator_load(model)
+            outcome = await follower.outcome_of()
+        finally:
+            coordinator.stop_observing(follower)
+        match outcome:
+            case EngineReady():
+                return None
+            case LoadFailed(reason=reason):
+                return reason
+            case _:
+                return "the load was cancelled"
+
+    async def _unload(self, report: Report) -> None:
+        follower = _Follower(report, lambda report: isinstance(report, EngineStopped))
+        self._coordinator.observe(follower)
+        try:
+            self._coordinator.operator_unload()
+            await follower.outcome_of()
+        finally:
+            self._coordinator.stop_observing(follower)

@@ -1,0 +1,177 @@
+"""The engine's side of one exchange: one connection, one request, its response as it comes.
+
+Owned by the exchange's scope and closed with it; no pool (httpcore's leaks slots under cancellation,
+reports.md B24, and a connection to the previous engine must never see a request, B07). Nothing is ever
+sent after the body and the write side is never half-closed: Strata takes either for a hang-up or goes
+blind to one (facts/strata-server.md section 5).
+"""
+
+import errno
+import math
+import socket
+
+import trio
+
+from strata_router.core.http.framing import BodyReader, FramingFault
+from strata_router.core.http.response_head import (
+    UPSTREAM_HEAD_LIMIT_BYTES,
+    ResponseFault,
+    UpstreamHead,
+    parse_upstream_head,
+)
+from strata_router.runtime.http import sockets
+from strata_router.runtime.http.sockets import PeerGone
+
+HOST = "127.0.0.1"
+
+CONNECT_RETRY_S = 1.0
+CONNECT_RETRY_PAUSE_S = 0.02
+"""An engine that just became ready may refuse for an instant (contract 6.2)."""
+
+
+class UpstreamBroken(Exception):
+    """The engine refused, reset, died, or its reply cannot be understood. The text is ours."""
+
+
+def request_bytes(path: str, port: int, accept: bytes | None, body: bytes) -> bytes:
+    """The whole request, head and body, for one write."""
+    lines = [
+        b"POST %b HTTP/1.1" % path.encode("ascii"),
+        b"Host: %b:%d" % (HOST.encode("ascii"), port),
+        b"Content-Type: application/json",
+        b"Content-Length: %d" % len(body),
+    ]
+    if accept is not None:
+        lines.append(b"Accept: %b" % accept)
+    return b"\r\n".join((*lines, b"", body))
+
+
+class UpstreamExchange:
+    """One request to the engine. Made by ``connect``; ``close`` is synchronous and idempotent."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._body: BodyReader | None = None
+        self._early = b""  # body bytes that came with the head
+        self._reads = 0
+
+    @classmethod
+    async def connect(cls, port: int) -> "UpstreamExchange":
+        """Dial the engine, again within CONNECT_RETRY_S if it refuses. Raises UpstreamBroken."""
+        give_up_at = trio.current_time() + CONNECT_RETRY_S
+        while True:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                sockets.adopt(sock)
+                await _connect(sock, port)
+                return cls(sock)
+            except BaseException as exc:
+                sockets.close(sock)
+                if not isinstance(exc, OSError):
+                    raise
+                if exc.errno != errno.ECONNREFUSED or trio.current_time() >= give_up_at:
+                    raise UpstreamBroken("the engine does not accept connections") from exc
+            await trio.sleep(CONNECT_RETRY_PAUSE_S)
+
+    async def send(self, request: bytes) -> None:
+        """Send head and body. Raises UpstreamBroken when the engine does not take it."""
+        try:
+            sent = sockets.send_now(self._sock, request)
+            if sent < len(request):
+                # No stall limit of its own: a busy engine may read late; response_ms bounds the whole.
+                await sockets.send_rest(self._sock, memoryview(request)[sent:], math.inf)
+        except PeerGone as exc:
+            # It may have answered and closed before reading all (413): the answer is still there.
+            if not await self._has_answer():
+                raise UpstreamBroken("the engine closed while the request was sent") from exc
+
+    async def _has_answer(self) -> bool:
+        try:
+            data = sockets.receive_now(self._sock)
+        except PeerGone:
+            return False
+        self._early = data or b""
+        return bool(data)
+
+    async def response_head(self) -> UpstreamHead:
+        """Wait, without a bound of its own, for the response's head. Raises UpstreamBroken."""
+        buffer = bytearray(self._early)
+        self._early = b""
+        while True:
+            end = buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(buffer) > UPSTREAM_HEAD_LIMIT_BYTES:
+                    raise UpstreamBroken("the engine's response head is too long")
+                buffer += await self._receive("the engine closed without an answer")
+                continue
+            try:
+                head = parse_upstream_head(bytes(buffer[: end + 4]))
+            except ResponseFault as exc:
+                raise UpstreamBroken(str(exc)) from exc
+            del buffer[: end + 4]
+            if head is not None:
+                self._body = head.body_reader()
+                self._early = bytes(buffer)
+                return head
+
+    async def _receive(self, at_eof: str) -> bytes:
+        try:
+            data = await sockets.receive(self._sock)
+        except PeerGone as exc:
+            raise UpstreamBroken("the engine's connection was reset") from exc
+        if not data:
+            raise UpstreamBroken(at_eof)
+        return data
+
+    async def read(self) -> bytes:
+        """The body's next bytes as soon as there are any, b"" at its end. Raises UpstreamBroken.
+
+        Yields to other tasks now and then even if the engine is faster than everybody.
+        """
+        body = self._body
+        assert body is not None, "the head comes first"
+        if self._early:
+            data, self._early = self._early, b""
+        elif body.done:
+            return b""
+        else:
+            data = b""
+        while True:
+            if not data:
+                self._reads += 1
+                if self._reads % sockets.READS_PER_YIELD == 0:
+                    await trio.lowlevel.checkpoint()
+                try:
+                    data = await sockets.receive(self._sock)
+                except PeerGone as exc:
+                    raise UpstreamBroken("the engine's connection was reset") from exc
+                if not data:
+                    if body.eof():
+                        return b""
+                    raise UpstreamBroken("the engine closed before the end of its answer")
+            try:
+                payload = body.feed(data)
+            except FramingFault as exc:
+                raise UpstreamBroken(f"the engine's answer is broken: {exc}") from exc
+            if payload or body.done:
+                return payload
+            data = b""
+
+    @property
+    def ended(self) -> bool:
+        """The body is known to be complete without another read (counted or chunked)."""
+        return self._body is not None and self._body.done
+
+    def close(self) -> None:
+        """Close the connection: to the engine this is the client hanging up. Idempotent."""
+        sockets.close(self._sock)
+
+
+async def _connect(sock: socket.socket, port: int) -> None:
+    """Non-blocking connect; raises OSError."""
+    error = sock.connect_ex((HOST, port))
+    if error == errno.EINPROGRESS:
+        await trio.lowlevel.wait_writable(sock)
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, "connect")

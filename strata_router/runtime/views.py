@@ -1,0 +1,87 @@
+"""What the app's routes and ``/metrics`` show, gathered from those who own it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from strata_router.core.catalog import Catalog
+from strata_router.core.config.schema import Config
+from strata_router.core.record.ring import Page
+from strata_router.runtime.coordinator import Coordinator
+from strata_router.runtime.ledger import Ledger
+from strata_router.runtime.web.app import Views
+
+
+def build_views(
+    config: Config,
+    catalog: Catalog,
+    coordinator: Coordinator,
+    ledger: Ledger,
+    draining: Callable[[], bool],
+    started_unix_s: int,
+) -> Views:
+    """started_unix_s: when the configuration was read; ``created`` of every model."""
+
+    def models() -> list[dict[str, Any]]:
+        snapshot = coordinator.snapshot()
+        return catalog.listing(snapshot.loaded, snapshot.loading, started_unix_s)
+
+    def model(name: str) -> dict[str, Any] | None:
+        snapshot = coordinator.snapshot()
+        return catalog.entry(name, snapshot.loaded, snapshot.loading, started_unix_s)
+
+    def health() -> tuple[int, dict[str, Any]]:
+        is_draining = draining()
+        document = {
+            "status": "draining" if is_draining else "ok",
+            "routing": coordinator.routing,
+            "draining": is_draining,
+            "loaded_model": coordinator.snapshot().loaded,
+        }
+        return (503 if is_draining else 200), document
+
+    def metrics() -> dict[str, Any]:
+        snapshot = coordinator.snapshot()
+        last = ledger.last_stream
+        return {
+            "loaded_model": snapshot.loaded,
+            "in_flight": snapshot.in_flight,
+            "queue_depth": snapshot.queue_depth,
+            "queue_depth_by_tier": {
+                tier.value: count for tier, count in snapshot.queue_depth_by_tier.items()
+            },
+            "max_request_body_bytes": config.max_request_body_bytes,
+            "last_ttft_ms": last.ttft_ms,
+            "last_decode_tokens_per_s": last.decode_tokens_per_s,
+            "request_log": _request_log(config, ledger),
+        }
+
+    def requests(after: int | None, limit: int) -> dict[str, Any]:
+        return _page(ledger.ring.page(after, limit))
+
+    return Views(models, model, health, metrics, requests)
+
+
+def _request_log(config: Config, ledger: Ledger) -> dict[str, Any]:
+    log, ring = ledger.log, ledger.ring
+    return {
+        "write_errors": log.write_errors if log is not None else 0,
+        "write_drops": log.write_drops if log is not None else 0,
+        "evicted": ring.evicted,
+        "records_in_ring": ring.records_in_ring,
+        "next_seq": ring.next_seq_to_allocate,
+        "instance_id": ledger.instance_id,
+        "path": config.request_log_path,
+        "max_bytes": config.request_log_max_bytes,
+        "rotate_files": config.request_log_rotate_files,
+        "capacity": config.request_log_capacity,
+    }
+
+
+def _page(page: Page) -> dict[str, Any]:
+    return {
+        "records": [record.to_mapping() for record in page.records],
+        "next_seq": page.next_seq,
+        "dropped": page.dropped,
+        "oldest_seq": page.oldest_seq,
+        "instance_id": page.instance_id,
+    }

@@ -1,0 +1,1 @@
+"""The routes that are not inference: models, health, metrics, records."""

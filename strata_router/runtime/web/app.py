@@ -1,0 +1,109 @@
+"""The Quart app behind AppBridge: discovery, health and figures. Never wakes an engine.
+
+Owns nothing and starts no task; what it shows comes from Views, read at the time of asking.
+Source: contract 5.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from strata_router.core.refusal import Case, Refusal
+
+_CURSOR = re.compile(r"[0-9]{1,18}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Where the app's answers come from; all synchronous.
+
+    requests: (after, limit) -> a page, see core.record.ring.
+    """
+
+    models: Callable[[], list[dict[str, Any]]]
+    model: Callable[[str], dict[str, Any] | None]
+    health: Callable[[], tuple[int, dict[str, Any]]]
+    metrics: Callable[[], dict[str, Any]]
+    requests: Callable[[int | None, int], dict[str, Any]]
+
+
+def build_app(views: Views) -> QuartTrio:
+    """The app, ready for AppBridge. Every answer is JSON, errors included; nothing redirects."""
+    app = QuartTrio("strata_router", static_folder=None)
+    app.url_map.strict_slashes = False
+    app.url_map.merge_slashes = False
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return _json({"object": "list", "data": views.models()})
+
+    @app.get("/v1/models/<name>")
+    async def model(name: str) -> Response:
+        entry = views.model(name)
+        return _refused(Refusal(Case.MODEL_NOT_FOUND)) if entry is None else _json(entry)
+
+    @app.get("/health")
+    async def health() -> Response:
+        status, document = views.health()
+        return _json(document, status)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return _json(views.metrics())
+
+    @app.get("/requests")
+    async def requests() -> Response:
+        after, limit = request.args.get("after"), request.args.get("limit")
+        if after is not None and not _CURSOR.match(after):
+            return _refused(
+                Refusal(Case.INVALID_VALUE, "The parameter 'after' must be an unsigned integer.")
+            )
+        if limit is not None and not _CURSOR.match(limit.removeprefix("-")):
+            return _refused(
+                Refusal(Case.INVALID_VALUE, "The parameter 'limit' must be an integer.")
+            )
+        page = views.requests(
+            None if after is None else int(after), 100 if limit is None else int(limit)
+        )
+        return _json(page)
+
+    @app.errorhandler(HTTPException)
+    async def http_error(error: HTTPException) -> Response:
+        if isinstance(error, MethodNotAllowed):
+            response = _refused(Refusal(Case.METHOD_NOT_ALLOWED))
+            response.headers["Allow"] = ", ".join(sorted(error.valid_methods or ()))
+            return response
+        if error.code == 404:
+            return _refused(_not_found(request.path))
+        return _refused(Refusal(Case.BAD_REQUEST))
+
+    return app
+
+
+def _not_found(path: str) -> Refusal:
+    """Clients join URLs naively; say which path they probably meant (cases/clients/case_19.py)."""
+    squeezed = re.sub("/+", "/", path).rstrip("/")
+    squeezed = squeezed.replace("/v1/v1/", "/v1/")
+    known = ("/v1/chat/completions", "/v1/models")
+    for candidate in known:
+        if squeezed in (candidate, candidate.removeprefix("/v1")) and path != candidate:
+            return Refusal(Case.NOT_FOUND, f"There is no such path; did you mean {candidate}?")
+    return Refusal(
+        Case.NOT_FOUND,
+        "There is no such path; this server has POST /v1/chat/completions and GET /v1/models, "
+        "/health, /metrics and /requests.",
+    )
+
+
+def _json(document: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(document), status, content_type="application/json")
+
+
+def _refused(refusal: Refusal) -> Response:
+    return Response(refusal.json_body(), refusal.row.status, content_type="application/json")

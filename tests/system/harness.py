@@ -1,0 +1,317 @@
+"""A real daemon process on the simulated engine, seen from outside: sockets, files, /proc.
+
+    async with daemon(tmp_path, models={"a": {...knobs}}, config={...}) as it:
+        reply = await it.chat("a", "hello", stream=True)
+        assert it.overlaps() == []
+
+The harness keeps its own account of what must hold and asks the daemon nothing about it.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from strata_router import simulated
+from strata_router.simulated import events
+from tests.runtime.http.raw import RawClient, Reply, get, post
+
+START_S = 20.0
+"""A daemon must listen by then, on a machine that is busy with something else."""
+
+CHAT = "/v1/chat/completions"
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct free ports of loopback."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [sock.getsockname()[1] for sock in held]
+    for sock in held:
+        sock.close()
+    return ports
+
+
+def chat_body(model: str, text: str = "hello", *, stream: bool = False, **fields: Any) -> bytes:
+    """A chat request's body; markers such as FX:slow go into ``text``."""
+    messages = [{"role": "user", "content": text}]
+    return json.dumps(
+        {"model": model, "stream": stream, "max_tokens": 16, "messages": messages, **fields}
+    ).encode()
+
+
+def sse_events(body: bytes) -> list[str]:
+    """The data of each event, comments left out; strict about framing."""
+    found = []
+    for block in body.decode().split("\n\n"):
+        data = [line[5:].strip() for line in block.split("\n") if line.startswith("data:")]
+        if data:
+            found.append("\n".join(data))
+    return found
+
+
+def pid_exists(pid: int) -> bool:
+    """The process is there and no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+async def until(holds: Callable[[], Any], within_s: float = 10.0) -> None:
+    """Wait for a condition, with a bound; fails naming neither luck nor time."""
+    with trio.move_on_after(within_s):
+        while not holds():
+            await trio.sleep(0.01)
+    assert holds(), f"not within {within_s} s"
+
+
+@dataclass
+class DaemonUnderTest:
+    """One daemon process and everything it touches. All paths are under ``directory``."""
+
+    directory: Path
+    config: dict[str, Any]
+    process: subprocess.Popen[bytes] | None = None
+    clients: list[RawClient] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return int(self.config["listen"].rpartition(":")[2])
+
+    @property
+    def backend_port(self) -> int:
+        return int(self.config["backend_port"])
+
+    @property
+    def event_file(self) -> Path:
+        return self.directory / "events.jsonl"
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "daemon.log").read_text()
+
+    # ---- the process ---------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start the daemon; see ``start`` for waiting until it serves."""
+        path = self.directory / "config.json"
+        path.write_text(json.dumps(self.config))
+        with (self.directory / "daemon.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "strata_router", "daemon", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    async def start(self) -> None:
+        self.launch()
+        process = self.process
+        assert process is not None
+        with trio.fail_after(START_S):
+            while True:
+                assert process.poll() is None, self.log
+                try:
+                    with socket.create_connection(("127.0.0.1", self.port), 1):
+                        return
+                except OSError:
+                    await trio.sleep(0.02)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def wait_ended(self, within_s: float = 15.0) -> int:
+        process = self.process
+        assert process is not None
+        await until(lambda: process.poll() is not None, within_s)
+        return int(process.returncode)
+
+    async def stop(self, within_s: float = 15.0) -> int:
+        self.signal(signal.SIGTERM)
+        return await self.wait_ended(within_s)
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    async def connect(self) -> RawClient:
+        client = await RawClient.connect(self.port)
+        self.clients.append(client)
+        return client
+
+    async def send_chat(
+        self, model: str, text: str = "hello", *, stream: bool = False, **fields: Any
+    ) -> RawClient:
+        """Send a chat request and return the connection it was sent on."""
+        client = await self.connect()
+        await client.send(post(CHAT, body=chat_body(model, text, stream=stream, **fields)))
+        return client
+
+    async def chat(
+        self, model: str, text: str = "hello", *, stream: bool = False, **fields: Any
+    ) -> Reply:
+        """One whole exchange on a connection of its own."""
+        client = await self.send_chat(model, text, stream=stream, **fields)
+        reply = await client.reply()
+        await client.stream.aclose()
+        return reply
+
+    async def get_json(self, path: str) -> Any:
+        client = await self.connect()
+        await client.send(get(path))
+        reply = await client.reply()
+        await client.stream.aclose()
+        return json.loads(reply.body)
+
+    async def records(self) -> list[dict[str, Any]]:
+        """All records so far, oldest first."""
+        page = await self.get_json("/requests?after=0&limit=1000")
+        records: list[dict[str, Any]] = page["records"]
+        return records
+
+    async def record_of(self, reply: Reply) -> dict[str, Any]:
+        """The record of one exchange, once it is there."""
+        request_id = reply.headers["x-strata-request-id"][0]
+        with trio.fail_after(5):
+            while True:
+                for record in await self.records():
+                    if record["request_id"] == request_id:
+                        return record
+                await trio.sleep(0.02)
+
+    async def metrics(self) -> dict[str, Any]:
+        metrics: dict[str, Any] = await self.get_json("/metrics")
+        return metrics
+
+    async def control(self, line: str) -> list[dict[str, Any]]:
+        """Send one control line; every line of the answer."""
+        stream = await trio.open_unix_socket(self.config["control_socket"])
+        async with stream:
+            await stream.send_all(line.encode() + b"\n")
+            answer = b""
+            async for piece in stream:
+                answer += piece
+        return [json.loads(text) for text in answer.splitlines()]
+
+    async def status(self) -> dict[str, Any]:
+        (status,) = await self.control("status")
+        return status
+
+    # ---- what the engines saw ------------------------------------------------------------------
+
+    def stamps(self, event: str | None = None) -> list[events.Stamp]:
+        found = events.read_stamps(self.event_file)
+        return [stamp for stamp in found if event is None or stamp.event == event]
+
+    def overlaps(self) -> list[str]:
+        """A sentence per pair of engines that lived at one time."""
+        return events.overlaps(self.stamps())
+
+    def engine_order(self) -> list[str]:
+        """The models in the order in which engines saw chat requests for them."""
+        return [stamp.model for stamp in self.stamps("request")]
+
+    def engine_pids(self) -> list[int]:
+        """Processes of engines that are alive now: servers, native engines and helpers."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                command = (entry / "cmdline").read_bytes()
+                environment = (entry / "environ").read_bytes()
+            except (OSError, ProcessLookupError):
+                continue
+            mark = f"STRATA_TEST_DIRECTORY={self.directory}".encode()
+            pid = int(entry.name)
+            ours = mark in environment and pid != self.pid and b"guard.py" not in command
+            if ours and pid_exists(pid):
+                found.append(pid)
+        return found
+
+
+@asynccontextmanager
+async def daemon(
+    directory: Path,
+    models: Mapping[str, Mapping[str, Any]],
+    config: Mapping[str, Any] | None = None,
+    *,
+    ready_file: bool = True,
+    start: bool = True,
+) -> AsyncIterator[DaemonUnderTest]:
+    """Run a daemon with these simulated models (id -> knobs); end it, and whatever it left.
+
+    config: keys over the defaults below. start False: the caller starts it.
+    """
+    port, backend_port = free_ports(2)
+    entries = {}
+    for name, knobs in models.items():
+        profile = simulated.write_profile(
+            directory / f"strata-{name}.json",
+            f"upstream-{name}",
+            {"event_file": str(directory / "events.jsonl"), **knobs},
+        )
+        entries[name] = {
+            "family": "test",
+            "profile": str(profile),
+            "upstream_model": f"upstream-{name}",
+            "installed": True,
+            "compatible": True,
+        }
+    control = directory / "control"
+    control.mkdir(mode=0o700, exist_ok=True)
+    it = DaemonUnderTest(
+        directory,
+        {
+            "listen": f"127.0.0.1:{port}",
+            "backend_port": backend_port,
+            "control_socket": str(control / "c.sock"),
+            "python": sys.executable,
+            "strata_dir": str(simulated.strata_dir(ready_file=ready_file)),
+            "models": entries,
+            "wait_when_busy": True,
+            "response_ms": 0,
+            "drain_ms": 0,
+            "startup_ms": 20_000,
+            "shutdown_ms": 5_000,
+            **(config or {}),
+        },
+    )
+    os.environ["STRATA_TEST_DIRECTORY"] = str(directory)
+    try:
+        if start:
+            await it.start()
+        yield it
+    finally:
+        for client in it.clients:
+            client.stream.socket.close()
+        if it.process is not None:
+            if it.process.poll() is None:
+                it.process.kill()
+            it.process.wait()
+            # Every test ends with the promise that nothing of an engine outlives its daemon.
+            with trio.CancelScope(shield=True):
+                await _expect_no_engine(it)
+
+
+async def _expect_no_engine(it: DaemonUnderTest) -> None:
+    try:
+        await until(lambda: not it.engine_pids(), within_s=3)
+    finally:
+        for pid in it.engine_pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
