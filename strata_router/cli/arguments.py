@@ -115,7 +115,7 @@ examples:
   strata-router requests --limit 50
   strata-router requests --follow
   strata-router requests --json | grep upstream_error
-  strata-router requests --url http://127.0.0.1:18088    through an ssh tunnel
+  strata-router requests --url http://127.0.0.1:18088   through an ssh tunnel
 """
 
 _CHECK = """\
@@ -129,8 +129,8 @@ read once, at the start; examine them before with 'strata-router check'.
 """
 
 _DEMO = """\
-Start the daemon on a built-in engine, with a configuration and files of its own
-in a temporary directory, and say what to try. Ctrl-C ends it and leaves nothing.
+Start the daemon on a built-in engine, with its own configuration and files in a
+temporary directory, and say what to try. Ctrl-C ends it and leaves nothing.
 """
 
 
@@ -227,7 +227,7 @@ def _add_on(commands: "_Commands[argparse.ArgumentParser]") -> None:
 
 def _add_requests(commands: "_Commands[argparse.ArgumentParser]") -> None:
     epilog = f"{_REQUESTS_EXAMPLES}\n{_SOCKET}\n{_EXIT_STATUS}"
-    usage = "[--follow] [--limit N] [--json] [--url URL | SOCKET]"
+    usage = "[-f] [-n N] [--json] [SOCKET | --url URL]"
     parser = _add(commands, "requests", usage, _REQUESTS, epilog)
     _add_words(parser, "SOCKET")
     parser.add_argument(

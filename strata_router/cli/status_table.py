@@ -3,44 +3,73 @@
 from collections.abc import Mapping
 from typing import Any
 
-_KNOWN = (
+_KNOWN = {
     "pid",
+    "version",
     "routing",
     "draining",
     "loaded",
+    "loading",
     "child_pid",
+    "engine_state",  # said by the rows "model" and "engine" already
     "busy",
     "operation",
+    "in_flight",
+    "queue_depth",
+    "queue_depth_by_tier",
     "last_startup_error",
-)
+}
 
 
 def status_table(status: Mapping[str, Any]) -> list[str]:
-    """One line per fact, the well-known ones in words, whatever else the daemon says as it is.
+    """One line per fact: the well-known ones in words, whatever else the daemon says as it is.
 
-    status: the parsed answer. A fact that the answer lacks shows as ``-``.
+    status: the parsed answer. A well-known fact that it lacks shows as ``-`` (a busy daemon may not
+    know); anything else is left out when it is null.
     """
     rows = [
-        ("daemon", _pid(status.get("pid", "-"), "-")),
+        ("daemon", _daemon(status)),
         ("routing", _claim(status, "routing", "on", "off, chat requests get 503")),
         ("draining", _claim(status, "draining", "yes, ends after accepted work", "no")),
-        ("model", _plain(status.get("loaded", "-"), "none loaded")),
+        ("model", _model(status)),
         ("engine", _pid(status.get("child_pid", "-"), "not running")),
         ("busy", _claim(status, "busy", _busy(status), "no")),
+        ("requests", _requests(status)),
         ("last start error", _plain(status.get("last_startup_error", "-"), "none")),
     ]
     rows += [
         (name.replace("_", " "), _plain(value))
         for name, value in status.items()
-        if name not in _KNOWN
+        if name not in _KNOWN and value is not None
     ]
     width = max(len(label) for label, _ in rows)
     return [f"{label:<{width}}  {text}" for label, text in rows]
 
 
+def _daemon(status: Mapping[str, Any]) -> str:
+    version = status.get("version")
+    return _pid(status.get("pid"), "-") + (f", version {version}" if version else "")
+
+
+def _model(status: Mapping[str, Any]) -> str:
+    loading = status.get("loading")
+    if loading:
+        return f"loading {loading}"
+    return _plain(status.get("loaded", "-"), "none loaded")
+
+
 def _busy(status: Mapping[str, Any]) -> str:
     operation = status.get("operation")
     return f"yes, '{operation}' is running" if operation else "yes"
+
+
+def _requests(status: Mapping[str, Any]) -> str:
+    if "in_flight" not in status or "queue_depth" not in status:
+        return "-"
+    text = f"{_plain(status['in_flight'])} active, {_plain(status['queue_depth'])} waiting"
+    if status["queue_depth"] and "queue_depth_by_tier" in status:
+        text += f" ({_plain(status['queue_depth_by_tier'])})"
+    return text
 
 
 def _pid(value: object, when_none: str) -> str:

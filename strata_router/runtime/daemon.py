@@ -16,6 +16,7 @@ Source: design, "Service deployment"; contract 11; style.md 3, "Async".
 import logging
 import math
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -28,8 +29,8 @@ from strata_router import __version__
 from strata_router.core.catalog import Catalog
 from strata_router.core.config import ConfigError
 from strata_router.core.config.schema import Config
-from strata_router.core.control import default_socket_path
 from strata_router.core.refusal import Case
+from strata_router.core.socket_path import default_socket_path
 from strata_router.runtime.clock import unix_s
 from strata_router.runtime.config_file import load_config
 from strata_router.runtime.control_endpoint import (
@@ -79,10 +80,10 @@ def run_daemon(config_path: str, log_level: str) -> int:
         loaded = load_config(config_path)
     except ConfigError as error:
         for problem in error.problems:
-            print(f"{problem.path}: {problem.message}", file=sys.stderr)
+            print(problem, file=sys.stderr)
         return EXIT_CONFIG
     for warning in loaded.warnings:
-        log.warning("%s: %s", warning.path, warning.message)
+        log.warning("%s", warning)
     config = loaded.config
     catalog = Catalog(config, loaded.profiles)
     with ExitStack() as stack:
@@ -96,9 +97,16 @@ def run_daemon(config_path: str, log_level: str) -> int:
             log.error("%s", error)
             return EXIT_FAILED
         become_subreaper()
+        _raise_descriptor_limit()
         daemon = Daemon(config, catalog, listener, endpoint, record_log)
         trio.run(daemon.run)
     return EXIT_OK
+
+
+def _raise_descriptor_limit() -> None:
+    """To the hard limit (reliability.md, "Bounds"): the usual soft 1024 is fewer than max_connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _open_record_log(config: Config) -> RecordLog | None:

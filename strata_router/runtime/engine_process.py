@@ -28,7 +28,7 @@ SLACK_S = 0.5
 ROUND_S = 0.01
 """Pause between rounds of killing what a dead guard left."""
 
-REMOVED_NAMES = frozenset({"STRATA_API_KEY", "NOTIFY_SOCKET"})
+REMOVED_NAMES = frozenset({"STRATA_API_KEY", "LLAMA_API_KEY", "NOTIFY_SOCKET"})
 REMOVED_PREFIXES = ("LISTEN_", "WATCHDOG_")
 
 

@@ -98,17 +98,19 @@ class RecordLog:
         """
         self._is_closing = True
         self._wake.set()
-        if not self._is_running:
-            self._end()
-            return
         try:
-            with trio.move_on_after(timeout_s):
-                await self._has_ended.wait()
+            # With lines queued, a writer that has not begun yet is waited for, too.
+            if self._is_running or self._lines:
+                with trio.move_on_after(timeout_s):
+                    await self._has_ended.wait()
         finally:
             self._scope.cancel()
-            # Bounded: the cancelled writer abandons its thread at once and has nothing else to do.
-            with trio.CancelScope(shield=True):
-                await self._has_ended.wait()
+            if self._is_running:
+                # Bounded: the cancelled writer abandons its thread at once and has nothing else to do.
+                with trio.CancelScope(shield=True):
+                    await self._has_ended.wait()
+            else:
+                self._end()
 
     async def _has_lines(self) -> bool:
         """Wait for a line; False once there is none and will be none."""
@@ -123,7 +125,7 @@ class RecordLog:
         lines = [self._lines.popleft() for _ in range(min(BATCH_LINES, len(self._lines)))]
         self._lines_in_thread = len(lines)
         done = await trio.to_thread.run_sync(
-            _append_all, self._file, lines, abandon_on_cancel=True, limiter=self._limiter
+            _append_all, self._file, lines, abandon_on_cancel=False, limiter=self._limiter
         )
         self._lines_in_thread = 0
         self.write_errors += done.errors

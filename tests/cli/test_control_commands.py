@@ -88,6 +88,7 @@ def test_status_on_a_terminal_is_a_short_table(path: Path) -> None:
         "model             model-a",
         "engine            pid 4713",
         "busy              no",
+        "requests          -",
         "last start error  port 8089 is held by pid 4711 (python3)",
     ]
 

@@ -9,7 +9,6 @@ from strata_router.core.config import (
     ConfigError,
     Defaults,
     Problem,
-    default_control_socket,
     parse_config,
 )
 from strata_router.core.vocabulary import Tier
@@ -28,7 +27,6 @@ from tests.core.config_documents import NO_SURROUNDINGS, config, document, parse
 )
 def test_the_socket_is_in_the_runtime_directory(runtime_dir: str | None, socket: str) -> None:
     defaults = Defaults(runtime_dir)
-    assert default_control_socket(defaults) == socket
     assert parse_config(document(), defaults).config.control_socket == socket
 
 

@@ -114,7 +114,7 @@ async def serving(path: Path, operator: ScriptedOperator) -> AsyncIterator[Servi
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition that other tasks bring about."""
     with trio.fail_after(20):
-        while not condition():  # noqa: ASYNC110 - the condition is about the product's own state
+        while not condition():
             await trio.sleep(0.005)
 
 

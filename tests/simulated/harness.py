@@ -141,9 +141,7 @@ class Engine:
         finally:
             peer.close()
 
-    def ask(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> Reply:
+    def ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
         """headers: by name with ``_`` for ``-``; an empty value leaves one out."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return parse_reply(self.raw(request_bytes(method, path, body, named)))

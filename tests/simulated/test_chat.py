@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulated.harness import Yard, chat_body, parse_reply, request_bytes
+from tests.simulated.harness import Engine, Yard, chat_body, parse_reply, request_bytes
 
 TOOL = {
     "type": "function",

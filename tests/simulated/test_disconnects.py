@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.simulated.harness import Yard, chat_body, request_bytes
+from tests.simulated.harness import Engine, Yard, chat_body, request_bytes
 
 LONG = "FX:chunk_every_ms=20 FX:force_tokens=2000"
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.simulated.harness import Reply, Yard, parse_reply
+from tests.simulated.harness import Engine, Reply, Yard, parse_reply
 
 
 def finish_reasons(reply: Reply) -> list[str]:
@@ -26,8 +26,8 @@ def finish_reasons(reply: Reply) -> list[str]:
         ("asked", []),
     ],
 )
-def test_b22_usage_can_be_in_many_places(yard: Yard, usage: str, where: list[int]) -> None:
-    chunks = yard.start(usage=usage).chat("FX:tokens=3", stream=True).chunks()
+def test_b22_usage_can_be_in_many_places(plain: Engine, usage: str, where: list[int]) -> None:
+    chunks = plain.chat(f"FX:tokens=3 FX:usage={usage}", stream=True).chunks()
     assert [index for index, chunk in enumerate(chunks) if "usage" in chunk] == where
     if usage == "separate":
         assert chunks[-1]["choices"] == []
@@ -83,9 +83,7 @@ def test_slow_is_200_tokens_whatever_the_limit(plain: Engine) -> None:
     assert 0.3 < time.monotonic() - began < 2
     peer.close()
     assert (
-        plain.chat("FX:slow FX:chunk_every_ms=0", max_tokens=1).json()["usage"][
-            "completion_tokens"
-        ]
+        plain.chat("FX:slow FX:chunk_every_ms=0", max_tokens=1).json()["usage"]["completion_tokens"]
         == 201
     )
 
@@ -239,8 +237,9 @@ def test_the_server_can_die_in_a_plain_answer_with_a_status_of_choice(yard: Yard
 
 
 def test_the_server_can_die_inside_an_event(yard: Yard) -> None:
-    engine = yard.start(die_after_chunks=1, cut="mid_event")
-    raw = engine.open_chat(stream=True).rest()
+    peer = yard.start(die_after_chunks=1, cut="mid_event").open_chat(stream=True)
+    raw = peer.rest()
+    peer.close()
     assert not raw.endswith(b"\n\n")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.simulated.harness import Yard, chat_body, parse_reply, request_bytes
+from tests.simulated.harness import Engine, Yard, chat_body, parse_reply, request_bytes
 
 
 def test_answers_are_http_1_0_with_a_length_and_a_close(plain: Engine) -> None:
@@ -82,7 +82,7 @@ def test_unknown_paths_are_404_without_an_error_type(plain: Engine) -> None:
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD"])
 def test_other_methods_are_501_with_an_html_page(plain: Engine, method: str) -> None:
-    reply = plain.ask(method, "/health")
+    reply = plain.ask(method, "/health", None, {})
     assert reply.status == 501
     assert reply.headers["content-type"].startswith("text/html")
     assert bool(reply.body) is (method != "HEAD")
@@ -94,7 +94,7 @@ def test_a_request_that_is_not_http_gets_an_html_400(plain: Engine) -> None:
 
 
 def test_options_is_answered_without_a_grant(plain: Engine) -> None:
-    reply = plain.ask("OPTIONS", "/v1/chat/completions")
+    reply = plain.ask("OPTIONS", "/v1/chat/completions", None, {})
     assert reply.status == 204
     assert "access-control-allow-origin" not in reply.headers
 
@@ -122,9 +122,9 @@ def test_a_foreign_origin_is_403_and_an_own_one_needs_json(plain: Engine) -> Non
     path, body = "/v1/chat/completions", chat_body()
     assert plain.post(path, body, Origin="http://evil.example").status == 403
     assert plain.post(path, body, Origin="http://localhost:3000").status == 200
-    plain = plain.post(path, body, Origin="http://localhost", Content_Type="text/plain")
-    assert plain.status == 415
-    assert "type" not in plain.json()["error"]
+    not_json = plain.post(path, body, Origin="http://localhost", Content_Type="text/plain")
+    assert not_json.status == 415
+    assert "type" not in not_json.json()["error"]
 
 
 def test_an_api_key_guards_all_but_health_and_switches_the_host_check_off(yard: Yard) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,15 +108,28 @@ def test_an_empty_api_key_is_status_2_after_the_load(yard: Yard) -> None:
     assert "native_start" in engine.events()
 
 
-def test_a_failed_load_is_status_1_with_the_engines_status_in_the_message(yard: Yard) -> None:
-    engine = yard.spawn(yard.profile(fail_load=3, load_s=0.1))
-    assert engine.ends() == 3 or engine.process.returncode == 1
+def test_a_failed_load_is_status_1_with_the_reason_on_standard_error(yard: Yard) -> None:
+    engine = yard.spawn(yard.profile(fail_load=1, load_s=0.1))
+    assert engine.ends() == 1
     assert "LoadFailed" in error_text(engine)
+    assert engine.events()[-1] == "exit"
 
 
-def test_fail_first_load_fails_once_and_then_works(yard: Yard) -> None:
-    profile = yard.profile(fail_first_load=1)
-    assert yard.spawn(profile).ends() == 1
+@pytest.mark.parametrize("status", [0, 3, -signal.SIGSEGV])
+def test_a_load_can_fail_with_any_status(yard: Yard, status: int) -> None:
+    assert yard.spawn(yard.profile(fail_load=status)).ends() == status
+
+
+def test_a_native_engine_killed_while_loading_is_status_1(yard: Yard) -> None:
+    engine = yard.spawn(yard.profile(load_s=5))
+    os.kill(engine.stamped("native_start").pid, signal.SIGKILL)
+    assert engine.ends() == 1
+    assert "exit code -9" in error_text(engine)
+
+
+def test_b06_fail_first_load_fails_so_often_and_then_works(yard: Yard) -> None:
+    profile = yard.profile(fail_first_load=2, fail_load_exit=5)
+    assert [yard.spawn(profile).ends() for _ in range(2)] == [5, 5]
     yard.spawn(profile).wait_ready()
 
 
@@ -400,7 +414,7 @@ def test_ready_file_faults(yard: Yard, how: str, expected: object) -> None:
 
 
 def test_a_ready_file_that_never_comes_late_or_too_early(yard: Yard) -> None:
-    def spawn(name: str, **knobs: object) -> tuple[Engine, Path]:
+    def spawn(name: str, **knobs: Any) -> tuple[Engine, Path]:
         path = yard.folder / name
         return yard.spawn(yard.profile(name, **knobs), ready_file=path), path
 
@@ -425,7 +439,7 @@ def test_a_ready_file_that_never_comes_late_or_too_early(yard: Yard) -> None:
         ({"health_delay_s": 0.1}, 200, b'"status": "ok"'),
     ],
 )
-def test_health_can_lie(yard: Yard, knobs: dict[str, object], status: int, body: bytes) -> None:
+def test_health_can_lie(yard: Yard, knobs: dict[str, Any], status: int, body: bytes) -> None:
     reply = yard.start(**knobs).get("/health")
     assert reply.status == status
     assert body in reply.body

@@ -67,6 +67,22 @@ def pid_exists(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+def can_bind(port: int) -> bool:
+    """An engine that sets SO_REUSEADDR could have the port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def rounds(few: int, full: int) -> int:
+    """How often to repeat: ``few`` times in make test, ``full`` in make test-deep (ROUNDS)."""
+    return min(full, few * int(os.environ.get("ROUNDS", "1")))
+
+
 async def until(holds: Callable[[], Any], within_s: float = 10.0) -> None:
     """Wait for a condition, with a bound; fails naming neither luck nor time."""
     with trio.move_on_after(within_s):
@@ -77,10 +93,14 @@ async def until(holds: Callable[[], Any], within_s: float = 10.0) -> None:
 
 @dataclass
 class DaemonUnderTest:
-    """One daemon process and everything it touches. All paths are under ``directory``."""
+    """One daemon process and everything it touches. All paths are under ``directory``.
+
+    environment: variables over the test's own, for the next ``launch``.
+    """
 
     directory: Path
     config: dict[str, Any]
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     clients: list[RawClient] = field(default_factory=list)
 
@@ -100,22 +120,58 @@ class DaemonUnderTest:
     def log(self) -> str:
         return (self.directory / "daemon.log").read_text()
 
+    @property
+    def control_socket(self) -> Path:
+        return Path(self.config["control_socket"])
+
+    @property
+    def temporary_directory(self) -> Path:
+        """The daemon's TMPDIR, where the private folders of its starts are."""
+        return self.directory / "tmp"
+
+    def profile(self, model: str) -> Path:
+        return self.directory / f"strata-{model}.json"
+
+    def set_knobs(self, model: str, knobs: Mapping[str, Any], **keys: Any) -> None:
+        """Write the model's profile, also while the daemon runs; keys: further profile keys."""
+        simulated.write_profile(
+            self.profile(model),
+            f"upstream-{model}",
+            {"event_file": str(self.event_file), **knobs},
+            **keys,
+        )
+
     # ---- the process ---------------------------------------------------------------------------
 
-    def launch(self) -> None:
-        """Start the daemon; see ``start`` for waiting until it serves."""
+    def launch(self, *through: str, pass_fds: tuple[int, ...] = ()) -> None:
+        """Start the daemon; see ``start`` for waiting until it serves.
+
+        through: a command that ends by executing the rest of its arguments.
+        """
         path = self.directory / "config.json"
         path.write_text(json.dumps(self.config))
+        self.temporary_directory.mkdir(exist_ok=True)
+        environment = {
+            **os.environ,
+            "STRATA_TEST_DIRECTORY": str(self.directory),
+            "TMPDIR": str(self.temporary_directory),
+            **self.environment,
+        }
         with (self.directory / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "strata_router", "daemon", str(path)],
+                [*through, sys.executable, "-m", "strata_router", "daemon", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=environment,
+                pass_fds=pass_fds,
             )
 
     async def start(self) -> None:
         self.launch()
+        await self.wait_serving()
+
+    async def wait_serving(self) -> None:
         process = self.process
         assert process is not None
         with trio.fail_after(START_S):
@@ -211,6 +267,26 @@ class DaemonUnderTest:
         (status,) = await self.control("status")
         return status
 
+    async def status_until(
+        self, holds: Callable[[dict[str, Any]], Any], within_s: float = 5.0
+    ) -> dict[str, Any]:
+        """Ask for the status until it is as it should be, with a bound; return that status."""
+        status = await self.status()
+        with trio.move_on_after(within_s):
+            while not holds(status):
+                await trio.sleep(0.01)
+                status = await self.status()
+        assert holds(status), status
+        return status
+
+    async def on(self, model: str | None = None) -> dict[str, Any]:
+        """Carry out ``on MODEL``; its last event."""
+        return (await self.control(json.dumps({"cmd": "on", "model": model})))[-1]
+
+    async def off(self, *, now: bool = False) -> dict[str, Any]:
+        """Carry out ``off``; its last event."""
+        return (await self.control(json.dumps({"cmd": "off", "now": now})))[-1]
+
     # ---- what the engines saw ------------------------------------------------------------------
 
     def stamps(self, event: str | None = None) -> list[events.Stamp]:
@@ -227,20 +303,26 @@ class DaemonUnderTest:
 
     def engine_pids(self) -> list[int]:
         """Processes of engines that are alive now: servers, native engines and helpers."""
+        return [pid for pid, command in self._processes() if b"guard.py" not in command]
+
+    def left_pids(self) -> list[int]:
+        """Everything that this daemon started and that is alive now, guards included."""
+        return [pid for pid, _ in self._processes()]
+
+    def _processes(self) -> list[tuple[int, bytes]]:
+        """(pid, command line) of everything alive with our mark, but the daemon itself."""
+        mark = f"STRATA_TEST_DIRECTORY={self.directory}".encode()
         found = []
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
+            if not entry.name.isdigit() or int(entry.name) == self.pid:
                 continue
             try:
                 command = (entry / "cmdline").read_bytes()
                 environment = (entry / "environ").read_bytes()
             except (OSError, ProcessLookupError):
                 continue
-            mark = f"STRATA_TEST_DIRECTORY={self.directory}".encode()
-            pid = int(entry.name)
-            ours = mark in environment and pid != self.pid and b"guard.py" not in command
-            if ours and pid_exists(pid):
-                found.append(pid)
+            if mark in environment.split(b"\0") and pid_exists(int(entry.name)):
+                found.append((int(entry.name), command))
         return found
 
 
@@ -258,20 +340,6 @@ async def daemon(
     config: keys over the defaults below. start False: the caller starts it.
     """
     port, backend_port = free_ports(2)
-    entries = {}
-    for name, knobs in models.items():
-        profile = simulated.write_profile(
-            directory / f"strata-{name}.json",
-            f"upstream-{name}",
-            {"event_file": str(directory / "events.jsonl"), **knobs},
-        )
-        entries[name] = {
-            "family": "test",
-            "profile": str(profile),
-            "upstream_model": f"upstream-{name}",
-            "installed": True,
-            "compatible": True,
-        }
     control = directory / "control"
     control.mkdir(mode=0o700, exist_ok=True)
     it = DaemonUnderTest(
@@ -282,16 +350,24 @@ async def daemon(
             "control_socket": str(control / "c.sock"),
             "python": sys.executable,
             "strata_dir": str(simulated.strata_dir(ready_file=ready_file)),
-            "models": entries,
             "wait_when_busy": True,
             "response_ms": 0,
             "drain_ms": 0,
             "startup_ms": 20_000,
             "shutdown_ms": 5_000,
+            "models": {},
             **(config or {}),
         },
     )
-    os.environ["STRATA_TEST_DIRECTORY"] = str(directory)
+    for name, knobs in models.items():
+        it.set_knobs(name, knobs)
+        it.config["models"][name] = {
+            "family": "test",
+            "profile": str(it.profile(name)),
+            "upstream_model": f"upstream-{name}",
+            "installed": True,
+            "compatible": True,
+        }
     try:
         if start:
             await it.start()

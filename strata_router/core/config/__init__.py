@@ -3,7 +3,6 @@
 from strata_router.core.config.parsing import (
     Defaults,
     Parsed,
-    default_control_socket,
     parse_config,
 )
 from strata_router.core.config.problems import ConfigError, Problem, item_path, key_path
@@ -35,7 +34,6 @@ __all__ = [
     "ProfileCheck",
     "Readiness",
     "check_profile",
-    "default_control_socket",
     "item_path",
     "key_path",
     "parse_config",

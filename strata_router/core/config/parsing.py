@@ -20,6 +20,7 @@ from strata_router.core.config.schema import (
     ModelEntry,
     Readiness,
 )
+from strata_router.core.socket_path import default_socket_path
 from strata_router.core.vocabulary import AliasName, ModelId, Tier
 
 
@@ -56,20 +57,12 @@ def parse_config(document: object, defaults: Defaults) -> Parsed:
     return Parsed(_config(values, defaults), tuple(findings.warnings))
 
 
-def default_control_socket(defaults: Defaults) -> str:
-    """Where the socket is when nobody says otherwise; the command line looks there too."""
-    runtime_dir = defaults.runtime_dir or ""
-    # The XDG base directory specification has a relative path ignored.
-    base = runtime_dir.rstrip("/") if runtime_dir.startswith("/") else "/run"
-    return f"{base}/strata-router/control.sock"
-
-
 def _config(values: Draft, defaults: Defaults) -> Config:
     """Values without problems, with what absent keys take from others put in."""
     models = _models(values["models"])
     enabled, drain_ms = values["enabled_models"], values["drain_ms"]
     made: dict[str, Any] = {
-        "control_socket": values["control_socket"] or default_control_socket(defaults),
+        "control_socket": values["control_socket"] or default_socket_path(defaults.runtime_dir),
         "models": models,
         "enabled_models": tuple(sorted(models)) if enabled is None else enabled,
         "enabled_models_given": enabled is not None,

@@ -3,7 +3,6 @@
 from strata_router.core.control.protocol import (
     JSON,
     LINE_LIMIT_BYTES,
-    SYSTEM_SOCKET_PATH,
     UNKNOWN_COMMAND,
     Command,
     Done,
@@ -17,12 +16,12 @@ from strata_router.core.control.protocol import (
     Report,
     SetRouting,
     Status,
-    default_socket_path,
     read_command,
     read_event,
     routing_line,
     status_line,
 )
+from strata_router.core.socket_path import SYSTEM_SOCKET_PATH, default_socket_path
 
 __all__ = [
     "JSON",

@@ -31,20 +31,6 @@ LINE_LIMIT_BYTES = 64 * 1024
 UNKNOWN_COMMAND = "unknown control command"
 """Also what a daemon that is older than its command line answers; clients compare with it."""
 
-SYSTEM_SOCKET_PATH = "/run/strata-router/control.sock"
-"""Where the packaged service puts its socket (RuntimeDirectory=strata-router)."""
-
-
-def default_socket_path(xdg_runtime_dir: str | None) -> str:
-    """Where the socket is when nobody says otherwise.
-
-    xdg_runtime_dir: the environment's XDG_RUNTIME_DIR; None, empty and relative values do not count
-    (the XDG specification says to ignore relative ones). Source: contract 3, ``control_socket``.
-    """
-    if xdg_runtime_dir and xdg_runtime_dir.startswith("/"):
-        return f"{xdg_runtime_dir.rstrip('/')}/strata-router/control.sock"
-    return SYSTEM_SOCKET_PATH
-
 
 class Op(StrEnum):
     """The two operations that take time; at most one of them runs."""

@@ -172,9 +172,9 @@ def main(arguments: list[str]) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     stamp(options, "native_start")
     time.sleep(float(options["load_s"]))
-    if options["fail"]:
+    if options["fail"] == "1":
         stamp(options, "native_exit", ', "why": "load"')
-        os._exit(int(options["fail"]))
+        os._exit(1)
     stamp(options, "native_loaded")
     write(f"INFO batch_slots={options['parallel']}\nREADY {options['context']} stop\n")
     why = Engine().run(options["ignore_quit"] == "1")

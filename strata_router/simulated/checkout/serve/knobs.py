@@ -42,10 +42,10 @@ class EngineKnobs:
     )
     hang_load: bool = knob(False, "never becomes ready")
     fail_load: int | None = knob(
-        None, "the load ends with this exit status (negative: that signal)"
+        None, "the load fails and the server ends with this status (negative: by that signal)"
     )
     fail_first_load: int = knob(0, "so many first starts fail; counted in PROFILE.simulated-state")
-    fail_load_exit: int = knob(1, "exit status of fail_first_load")
+    fail_load_exit: int = knob(1, "the status for fail_first_load")
     fail_reload: bool = knob(False, "a load that a request causes fails at every try")
     restart_pause_s: float = knob(15.0, "pause between the three tries of such a load")
     early_listener: bool = knob(False, "listens while loading: GET 503, POST 529, as one fork does")

@@ -56,7 +56,10 @@ def main(arguments: list[str], stamps: Stamps) -> int:
     except (LoadFailed, EngineStuck, OSError) as error:
         with contextlib.suppress(OSError):
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        status = 1
+        status = error.server_status if isinstance(error, LoadFailed) else 1
+    if status < 0:
+        stamps.stamp("dies", where="loading")
+        die(status)
     stamps.stamp("exit", status=status)
     # Not sys.exit: request threads may be in the middle of a stream, and are cut here.
     os._exit(status)

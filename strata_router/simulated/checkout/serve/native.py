@@ -24,11 +24,16 @@ Lines = queue.SimpleQueue[list[str]]
 
 
 class LoadFailed(Exception):
-    """The native engine ended before READY. exit_code: as Popen reports it."""
+    """The native engine ended before READY.
 
-    def __init__(self, exit_code: int) -> None:
+    exit_code: its own, as Popen reports it. server_status: what the server then ends with, 1 unless
+    a fault says otherwise; negative for a signal.
+    """
+
+    def __init__(self, exit_code: int, server_status: int = 1) -> None:
         super().__init__(f"the engine ended before it was ready (exit code {exit_code})")
         self.exit_code = exit_code
+        self.server_status = server_status
 
 
 class InputClosed(Exception):
@@ -61,7 +66,7 @@ class Native:
     def is_loaded(self) -> bool:
         return self._ready.is_set() and not self._gone.is_set()
 
-    def start(self, load_s: float, fail_with: int | None) -> None:
+    def start(self, load_s: float, *, fails: bool) -> None:
         """Spawn the process and block until READY. Raises LoadFailed."""
         knobs = self._profile.engine
         self._close_input()
@@ -69,7 +74,7 @@ class Native:
         self._gone.clear()
         arguments = {
             "load_s": 10**9 if knobs.hang_load else load_s,
-            "fail": "" if fail_with is None else fail_with,
+            "fail": int(fails),
             "exit_s": knobs.exit_s,
             "context": self._profile.context_tokens,
             "parallel": self._profile.parallel,

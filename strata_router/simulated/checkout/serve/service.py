@@ -47,8 +47,12 @@ class Service:
             count_failed_start(self.profile)
             fail_with = knobs.fail_load_exit
         if fail_with is not None:
-            self.stamps.stamp("load_fails", exit_code=fail_with)
-        self.native.start(knobs.load_s, fail_with)
+            self.stamps.stamp("load_fails", status=fail_with)
+        try:
+            self.native.start(knobs.load_s, fails=fail_with is not None)
+        except LoadFailed as failed:
+            status = 1 if fail_with is None else fail_with
+            raise LoadFailed(failed.exit_code, status) from failed
 
     def ensure_loaded(self) -> None:
         """Start the native engine again if it is not there, as a request does.
@@ -64,7 +68,7 @@ class Service:
             for tries_left in reversed(range(RELOAD_TRIES)):
                 try:
                     self.stamps.stamp("reload")
-                    self.native.start(load_s, 1 if knobs.fail_reload else None)
+                    self.native.start(load_s, fails=knobs.fail_reload)
                 except LoadFailed:
                     if not tries_left:
                         raise

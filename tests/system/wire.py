@@ -1,0 +1,101 @@
+"""What a client notices on the wire: when each piece came, and how one leaves.
+
+Works on ``RawClient``; knows no daemon.
+"""
+
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tests.runtime.http.raw import RawClient, Reply
+
+KEEPALIVE = b": keepalive\n\n"
+
+
+class Leaving(StrEnum):
+    """How a client goes away."""
+
+    FIN = "fin"
+    RST = "rst"
+    HALF_CLOSE = "half_close"
+
+
+def leave(client: RawClient, how: Leaving) -> None:
+    """Go away. After a half-close the reply can still be read."""
+    match how:
+        case Leaving.FIN:
+            client.stream.socket.close()
+        case Leaving.RST:
+            client.reset()
+        case Leaving.HALF_CLOSE:
+            client.stream.socket.shutdown(socket.SHUT_WR)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One chunk of a chunked body. at_s: monotonic. is_last: the body's end was in the same read."""
+
+    at_s: float
+    data: bytes
+    is_last: bool = False
+
+
+async def pieces(client: RawClient) -> AsyncIterator[Piece]:
+    """The chunks of a chunked body as they come, b"" for its end. Raises EOFError when it is cut."""
+    while True:
+        size = int((await client.until(b"\r\n")).split(b";")[0], 16)
+        data = await client.exactly(size)
+        assert await client.exactly(2) == b"\r\n"
+        yield Piece(time.monotonic(), data, client.buffer == b"0\r\n\r\n")
+        if not size:
+            return
+
+
+@dataclass(frozen=True)
+class Event:
+    """One SSE event. name: of its ``event:`` line, or None."""
+
+    name: str | None
+    data: str
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The ``error`` object of an error event."""
+        error: dict[str, Any] = json.loads(self.data)["error"]
+        return error
+
+
+def events(body: bytes) -> list[Event]:
+    """Every event with data. Strict: a whole number of events, no ``id:``, ``retry:`` or empty data."""
+    assert not body or body.endswith(b"\n\n"), body[-200:]
+    found = []
+    for block in body.decode().split("\n\n"):
+        fields: dict[str, list[str]] = {}
+        for line in block.split("\n"):
+            if line and not line.startswith(":"):
+                name, _, value = line.partition(":")
+                fields.setdefault(name, []).append(value.removeprefix(" "))
+        assert set(fields) <= {"data", "event"}, block
+        if fields:
+            data = "\n".join(fields["data"])
+            assert data, block
+            found.append(Event(fields.get("event", [None])[0], data))  # type: ignore[list-item]  # None: no such line
+    return found
+
+
+def without_keepalives(body: bytes) -> bytes:
+    """The engine's bytes: ours are whole events, so they can be taken out."""
+    return body.replace(KEEPALIVE, b"")
+
+
+def error_of(reply: Reply) -> dict[str, Any]:
+    """The error object of a refusal's JSON body."""
+    assert reply.headers["content-type"] == ["application/json"]
+    document = json.loads(reply.body)
+    assert list(document) == ["error"]
+    error: dict[str, Any] = document["error"]
+    return error
