@@ -21,6 +21,10 @@ from strata_router.core.config.keys import (
     TIER_KEYS,
 )
 from strata_router.core.config.tables import Key
+from strata_router.core.engine.lifecycle import states_document
+from strata_router.core.metrics import Kind
+from tests.metric_table import metric_table
+from tests.record_table import field_table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -107,9 +111,24 @@ def _json(value: object) -> str:
     return f"`{json.dumps(value)}`"
 
 
+def record_fields(text: str) -> str:
+    """The table of fields within docs/record.md."""
+    return with_part(text, "record fields", field_table())
+
+
+def metric_reference(text: str) -> str:
+    """The tables of metrics within docs/metrics.md."""
+    for kind in Kind:
+        text = with_part(text, f"{kind.value}s", metric_table(kind))
+    return text
+
+
 GENERATED = (
     Generated("docs/config.schema.json", config_schema),
     Generated("docs/configuration.md", config_reference),
+    Generated("docs/record.md", record_fields),
+    Generated("docs/states.md", lambda _: states_document()),
+    Generated("docs/metrics.md", metric_reference),
 )
 
 

@@ -106,8 +106,8 @@ examples:
 _REQUESTS = """\
 Show the latest requests, oldest first: when each ended, the model that
 answered, how long it waited in the queue and for the model to load, the time to
-its first token, its prompt/completion tokens, the decode rate, and how it ended.
-A dash means that it is not known.
+its first token, its prompt/completion tokens, the decode rate, how it ended. A
+dash means that it is not known.
 """
 
 _REQUESTS_EXAMPLES = """\

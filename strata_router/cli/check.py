@@ -14,6 +14,7 @@ from strata_router.core.catalog import Catalog
 from strata_router.core.config import Config, ConfigError, ModelEntry
 from strata_router.runtime import procfs
 from strata_router.runtime.config_file import Loaded, load_config
+from strata_router.runtime.control_endpoint import directory_problem
 
 _OK = 0
 _FAILED = 1
@@ -131,22 +132,8 @@ def _program_state(path: str) -> str:
 
 def _directory_state(directory: Path) -> str:
     """Whether the daemon, run by this user, would put its control socket there."""
-    try:
-        status = directory.stat()
-    except FileNotFoundError:
-        return f"{directory} is missing: install -d -m 700 {directory}"
-    except OSError as exc:
-        return f"{directory} cannot be seen: {exc.strerror}"
-    if not stat.S_ISDIR(status.st_mode):
-        return f"{directory} is not a directory"
-    if status.st_uid != os.geteuid():
-        return (
-            f"{directory} belongs to uid {status.st_uid}, this is uid {os.geteuid()}: "
-            "the daemon must own it"
-        )
-    if status.st_mode & _FOR_OTHERS:
-        return f"{directory} has mode {_mode(status)}: chmod 700 {directory}"
-    return f"{directory} is ours, mode {_mode(status)}"
+    problem = directory_problem(str(directory))
+    return problem.removeprefix("control socket directory ") if problem else f"{directory} is ours"
 
 
 def _log_state(path: str | None) -> str:

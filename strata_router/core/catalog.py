@@ -64,6 +64,10 @@ class Catalog:
         """KeyError for an id that is not configured."""
         return self._preparation[model_id]
 
+    def prepared_models(self) -> list[ModelId]:
+        """Enabled models that a load may be tried of."""
+        return [model_id for model_id in self._config.enabled_models if self._is_prepared(model_id)]
+
     def upstream_model(self, model_id: ModelId) -> str:
         """What the engine must call itself; KeyError for an id that is not configured."""
         return self._config.models[model_id].upstream_name

@@ -68,10 +68,12 @@ class _Malformed(Exception):
     pass
 
 
-def read_chat_request(body: bytes) -> ChatRequest | Refusal:
-    """Read one complete body. Costs about what ``json.loads`` costs and holds the GIL as that does;
-    above about 1 MiB call it in a thread, where it lets other threads in between top-level values and
-    between the elements of top-level lists.
+def read_chat_request(body: bytes | bytearray) -> ChatRequest | Refusal:
+    """Read one complete body, which must not change any more: the result refers to it.
+
+    Costs about what ``json.loads`` costs and holds the GIL as that does; above about 1 MiB call it in a
+    thread, where it lets other threads in between top-level values and between the elements of top-level
+    lists.
     """
     try:
         # Latin-1 makes offsets in the text the offsets in the body; JSON's own bytes are all ASCII.

@@ -48,8 +48,9 @@ class ControlEndpoint:
         if self.listener.fileno() == -1:
             return
         # The bound socket keeps its inode in use, so the number cannot have been given to another
-        # file yet: compare first, close afterwards.
-        with contextlib.suppress(FileNotFoundError):
+        # file yet: compare first, close afterwards. What cannot be removed (the directory is gone,
+        # or read-only) must not keep the daemon from ending; the next start reports it.
+        with contextlib.suppress(OSError):
             if _inode_at(self.path) == self._inode:
                 os.unlink(self.path)
         self.listener.close()

@@ -176,8 +176,6 @@ class Coordinator:
         self._observers: list[Observer] = []
         self.routing = True
         self.last_loaded: ModelId | None = None
-        self.loads = 0
-        self.load_failures = 0
 
     # ---- facts ---------------------------------------------------------------------------------
 
@@ -267,12 +265,10 @@ class Coordinator:
             case EngineReady() as ready:
                 self._engine = ready
                 self.last_loaded = ready.model
-                self.loads += 1
                 self.scheduler.engine_ready(ready.model, now)
                 self.scheduler.set_cache_min_tokens(ready.cache_min_tokens)
                 self._serve_waiting_leases(ready)
             case LoadFailed(model, _, load_ms):
-                self.load_failures += 1
                 for place in self._places.values():
                     if place.admission is not None and place.engine is None:
                         place.load_ms = load_ms

@@ -19,8 +19,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import trio
@@ -29,6 +29,7 @@ from strata_router import __version__
 from strata_router.core.catalog import Catalog
 from strata_router.core.config import ConfigError
 from strata_router.core.config.schema import Config
+from strata_router.core.metrics import Tally
 from strata_router.core.refusal import Case
 from strata_router.core.socket_path import default_socket_path
 from strata_router.runtime.clock import unix_s
@@ -40,6 +41,7 @@ from strata_router.runtime.control_endpoint import (
 )
 from strata_router.runtime.control_socket import ControlServer
 from strata_router.runtime.coordinator import Coordinator
+from strata_router.runtime.engine_tally import EngineTally
 from strata_router.runtime.exchange import Services
 from strata_router.runtime.front import Front
 from strata_router.runtime.http.app_bridge import AppBridge
@@ -52,6 +54,7 @@ from strata_router.runtime.listener import Listener, ListenerError, open_listene
 from strata_router.runtime.operator import DaemonFacts, EngineOperator
 from strata_router.runtime.orphans import become_subreaper
 from strata_router.runtime.record_log import RecordLog, RecordLogRefused
+from strata_router.runtime.service_manager import ServiceManager, status_line
 from strata_router.runtime.timers import Timers
 from strata_router.runtime.views import build_views
 from strata_router.runtime.web.app import build_app
@@ -67,6 +70,8 @@ LOG_FLUSH_S = 2.0
 
 CUT_S = 2.0
 """How long interrupted exchanges may take to say so to their clients."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_daemon(config_path: str, log_level: str) -> int:
@@ -87,6 +92,9 @@ def run_daemon(config_path: str, log_level: str) -> int:
     config = loaded.config
     catalog = Catalog(config, loaded.profiles)
     with ExitStack() as stack:
+        stack.enter_context(_stop_signals_held())
+        service = ServiceManager.from_environment(os.environ)
+        stack.callback(service.close)
         try:
             listener = open_listener(config.listen, config.require_socket_activation, os.environ)
             stack.callback(listener.sock.close)
@@ -98,9 +106,20 @@ def run_daemon(config_path: str, log_level: str) -> int:
             return EXIT_FAILED
         become_subreaper()
         _raise_descriptor_limit()
-        daemon = Daemon(config, catalog, listener, endpoint, record_log)
+        daemon = Daemon(config, catalog, listener, endpoint, record_log, service)
         trio.run(daemon.run)
     return EXIT_OK
+
+
+@contextmanager
+def _stop_signals_held() -> Iterator[None]:
+    """A stop that comes while the daemon is being built waits until ``Daemon.run`` listens for it:
+    to die in between would leave a stale control socket."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _raise_descriptor_limit() -> None:
@@ -128,12 +147,15 @@ class Daemon:
     listener: Listener
     endpoint: ControlEndpoint
     record_log: RecordLog | None
+    service: ServiceManager
 
     def __post_init__(self) -> None:
         config = self.config
         self.draining = False
         self.coordinator = Coordinator(config, self.catalog)
-        self.ledger = Ledger(config.request_log_capacity, self.record_log)
+        tally = Tally(self.catalog.prepared_models())
+        self.coordinator.observe(EngineTally(tally))
+        self.ledger = Ledger(config.request_log_capacity, self.record_log, tally)
         self.watcher = DisconnectWatcher()
         self.timers = Timers()
         services = Services(
@@ -172,7 +194,8 @@ class Daemon:
 
     async def run(self) -> None:
         """Serve until told to stop, then drain and end in order."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with trio.open_signal_receiver(*STOP_SIGNALS, signal.SIGHUP) as signals:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             async with trio.open_nursery() as nursery:
                 served = trio.Event()
                 for service in (self.watcher.run, self.timers.run, self.coordinator.run):
@@ -181,6 +204,7 @@ class Daemon:
                     nursery.start_soon(self.record_log.run)
                 nursery.start_soon(self.control.serve, self.endpoint.listener)
                 nursery.start_soon(self._serve, served)
+                nursery.start_soon(self.service.run, self._status_line)
                 log.info(
                     "strata-router %s (pid %d) listens on %s",
                     __version__,
@@ -201,10 +225,16 @@ class Daemon:
         await self.server.run()
         served.set()
 
+    def _status_line(self) -> str:
+        return status_line(
+            self.coordinator.snapshot(), routing=self.coordinator.routing, draining=self.draining
+        )
+
     async def _drain(self, served: trio.Event) -> None:
         """Stop accepting; let accepted work end; interrupt what has not within drain_ms."""
         self.draining = True
         self.server.stop_accepting(take_waiting=not self.listener.adopted)
+        self.service.stopping()
         waiting, active = self.coordinator.depths()
         log.info("draining: %d waiting, %d active requests", waiting, active)
         bound_s = self.config.drain_ms / 1000 if self.config.drain_ms else math.inf

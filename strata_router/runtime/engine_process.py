@@ -6,9 +6,9 @@ guard is killed or does not answer, this module ends what it left (``runtime.orp
 of models, ports, health or profiles: that is the coordinator's, which calls it, one engine at a time.
 """
 
-import marshal
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -18,8 +18,20 @@ import trio
 
 from strata_router.runtime import orphans
 from strata_router.runtime.guard_link import GuardLink
+from strata_router.runtime.launch import Launch, SpawnFailed, encode, engine_environment
 from strata_router.runtime.orphans import Identity
 from strata_router.runtime.procfs import Process, processes, read_process
+
+__all__ = [
+    "Bounds",
+    "EngineProcess",
+    "EngineStuck",
+    "Launch",
+    "SpawnFailed",
+    "Stopped",
+    "engine_environment",
+    "start_engine",
+]
 
 LEAVE_S = 2.0
 """How long a cancelled nursery is held up for its engine's death; SIGKILL needs some milliseconds."""
@@ -27,25 +39,6 @@ SLACK_S = 0.5
 """The guard's own deadlines come first; this is how much later ours may notice that they have not."""
 ROUND_S = 0.01
 """Pause between rounds of killing what a dead guard left."""
-
-REMOVED_NAMES = frozenset({"STRATA_API_KEY", "LLAMA_API_KEY", "NOTIFY_SOCKET"})
-REMOVED_PREFIXES = ("LISTEN_", "WATCHDOG_")
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What to run.
-
-    argv: the program by absolute path (PATH is not searched), then its arguments.
-    cwd: absolute; None keeps the daemon's.
-    env: the whole environment, see ``engine_environment``.
-    log_path: absolute; stdout and stderr are appended to it. None discards them.
-    """
-
-    argv: tuple[str, ...]
-    cwd: str | None
-    env: dict[str, str]
-    log_path: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +71,12 @@ class Stopped:
     survivors_killed: int
 
 
-class SpawnFailed(Exception):
-    """No engine was started. ``reason``: generic text, without paths, arguments or environment."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 class EngineStuck(Exception):
     """SIGKILL has had no effect on ``pid`` yet; ``wait_gone`` tells when it has."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} has been killed and is still there")
         self.pid = pid
-
-
-def engine_environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """``base`` with ``extra`` over it, without what concerns only the daemon (contract 4.1)."""
-    return {
-        name: value
-        for name, value in {**base, **extra}.items()
-        if name not in REMOVED_NAMES and not name.startswith(REMOVED_PREFIXES)
-    }
 
 
 async def start_engine(
@@ -121,7 +97,7 @@ async def _oversee(
     task_status: "trio.TaskStatus[EngineProcess]" = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """The engine's task: ends when nothing is left of it, or at last ``LEAVE_S`` after its nursery."""
-    order = _encode(launch, bounds)
+    order = encode(launch, bounds.survivors_ms)
     try:
         link = GuardLink.start()
     except OSError as error:
@@ -164,8 +140,6 @@ class EngineProcess:
         self._link = link
         self._bounds = bounds
         self._identity: Identity | None = None  # known from "started" on
-        guard = read_process(link.guard_pid)  # there, if only as a zombie: nobody else reaps it
-        self._since_ticks = guard.start_ticks if guard else 0
         self._refusal: str | None = None  # why nothing was started
         self._ended = False  # the guard has said that nothing is left
         self._is_gone = False  # the same, and the guard is gone too
@@ -176,6 +150,11 @@ class EngineProcess:
         self._stuck_pid: int | None = None
         self._changed = trio.Event()  # replaced whenever one of the above changes
         self._patience = trio.CancelScope()  # its deadline is when an unanswered guard is given up
+
+    @property
+    def guard_pid(self) -> int:
+        """The process between us and the engine, for debug logs and tests."""
+        return self._link.guard_pid
 
     @property
     def is_gone(self) -> bool:
@@ -319,23 +298,23 @@ class EngineProcess:
     def _note_exit(self, status: int) -> None:
         self.exit_status = status
         self._was_killed = self._killing_since is not None and status == -SIGKILL
+        self._note_change()
 
     async def _watch_engine(self) -> None:
         """See the engine end with our own eyes: a guard that does not tell then is deaf."""
         await self._until(lambda: self._identity is not None)
         assert self._identity is not None
-        try:
+        # OSError: gone already, or no descriptor is left; then the guard's word has to do.
+        with suppress(OSError):
             pidfd = os.pidfd_open(self._identity.pid)
-        except OSError:
-            return  # gone already, or no descriptor left: the guard's word has to do
-        try:
-            now = read_process(self._identity.pid)
-            if now is not None and now.start_ticks == self._identity.start_ticks:
-                await trio.lowlevel.wait_readable(pidfd)
-                if self.exit_status is None:
-                    self._expect_a_sign_of_life()
-        finally:
-            os.close(pidfd)
+            try:
+                now = read_process(self._identity.pid)
+                if now is not None and now.start_ticks == self._identity.start_ticks:
+                    await trio.lowlevel.wait_readable(pidfd)
+                    if self.exit_status is None:
+                        self._expect_a_sign_of_life()
+            finally:
+                os.close(pidfd)
 
     async def _end_leftovers(self) -> None:
         """The guard was killed: do its work. The engine itself is already dying by the kernel's hand."""
@@ -349,9 +328,18 @@ class EngineProcess:
             orphans.left_behind,
             daemon=os.getpid(),
             leader=self._identity,
-            since_ticks=self._since_ticks,
+            since_ticks=self._link.guard_start_ticks,
         )
-        while left := self._reap(find(await trio.to_thread.run_sync(processes)).values()):
+        while True:
+            try:
+                left = self._reap(find(await trio.to_thread.run_sync(processes)).values())
+            except OSError:
+                await trio.sleep(
+                    ROUND_S
+                )  # no descriptor is left to look with: others will come free
+                continue
+            if not left:
+                break
             for process in left:
                 orphans.kill(process)
                 if process.pid != self.pid:
@@ -388,31 +376,3 @@ def _words(number: int | None) -> str:
 
 def _say_nothing(_: str) -> None:
     pass
-
-
-def _encode(launch: Launch, bounds: Bounds) -> bytes:
-    """The first message to the guard, as its docstring defines it."""
-    try:
-        strings = [
-            *launch.argv,
-            *launch.env,
-            *launch.env.values(),
-            launch.cwd or "",
-            launch.log_path or "",
-        ]
-        if any("\0" in string for string in strings) or any("=" in n or not n for n in launch.env):
-            raise ValueError
-        spec = marshal.dumps(
-            (
-                [os.fsencode(argument) for argument in launch.argv],
-                None if launch.cwd is None else os.fsencode(launch.cwd),
-                {os.fsencode(name): os.fsencode(value) for name, value in launch.env.items()},
-                None if launch.log_path is None else os.fsencode(launch.log_path),
-                bounds.survivors_ms,
-            )
-        )
-    except ValueError as error:  # UnicodeEncodeError is one
-        raise SpawnFailed(
-            "the engine's command line, environment or paths hold a character that no program can be given"
-        ) from error
-    return len(spec).to_bytes(8, "little") + spec

@@ -47,6 +47,10 @@ POLL_S = 0.05
 ANSWER_S = 5.0
 """One control question. An engine that needs longer is asked again while startup_ms lasts."""
 
+QUIET_S = 10.0
+"""How long a stop waits for the engine to give up requests whose clients are gone; reading one chunk of a
+long prompt takes seconds (facts/strata-server.md section 5). At most half of shutdown_ms."""
+
 WAITING_REPORT_S = 2.0
 """How often a long load says that it is still waiting."""
 
@@ -174,14 +178,14 @@ class EngineSupervisor:
         model = self._lifecycle.ready_model
         if model is None:
             return False
-        entry = self._config.models[model]
-        kind = engine_kind(self._config.engines[entry.engine], self._config)
+        kind = self._kind_of(model)
+        upstream_model = self._catalog.upstream_model(model)
         for path in kind.identity_paths:
             answer = await engine_control.ask(self._config.backend_port, path, ANSWER_S)
             if isinstance(answer, engine_control.NoAnswer):
                 return False
             verdict = kind.judge(
-                path, answer.status, answer.body, entry.upstream_name, self._configured_names
+                path, answer.status, answer.body, upstream_model, self._configured_names
             )
             if not isinstance(verdict, Verified):
                 return False
@@ -259,6 +263,8 @@ class EngineSupervisor:
                 ready = await self._bring_up(model)
             except LoadFault as fault:
                 reason = str(fault)
+            except OSError as error:  # no descriptor, no room for the private folder, ...
+                reason = _refused_by_host(error)
             else:
                 self._load_scope = None
                 self.last_startup_error = None
@@ -297,7 +303,7 @@ class EngineSupervisor:
             raise LoadFault(self._stuck_text())
         self._lifecycle.load(model)
         entry = self._config.models[model]
-        kind = engine_kind(self._config.engines[entry.engine], self._config)
+        kind = self._kind_of(model)
         cache_min = 0
         if kind.uses_profile:
             check = await trio.to_thread.run_sync(config_file.read_profile, entry)
@@ -325,14 +331,14 @@ class EngineSupervisor:
         self._lifecycle.on(EngineEvent.VERIFIED)
         return _Proven(kind, cache_min)
 
+    def _kind_of(self, model: ModelId) -> EngineKind:
+        return engine_kind(self._config.engines[self._config.models[model].engine], self._config)
+
     def _demand_free_port(self) -> None:
+        """Raises LoadFault naming who holds the port."""
         port = self._config.backend_port
-        if procfs.port_is_free(port):
-            return
-        holder = procfs.port_holder(port)
-        if holder is None or holder.pid is None:
-            raise LoadFault(f"port {port} is held by another process")
-        raise LoadFault(f"port {port} is held by pid {holder.pid} ({holder.name})")
+        if not procfs.port_is_free(port):
+            raise LoadFault(_held_text(port))
 
     async def _wants_ready_file(self, engine: str, kind: EngineKind) -> bool:
         plan = kind.help_plan()
@@ -363,6 +369,8 @@ class EngineSupervisor:
         except SpawnFailed as exc:
             raise LoadFault(str(exc)) from exc
         log.info("engine pid %d started", self._process.pid)
+        if self._process.log_problem is not None:
+            log.warning("the engine runs without its log: %s", self._process.log_problem)
         return self._process
 
     async def _prove(
@@ -370,23 +378,27 @@ class EngineSupervisor:
     ) -> None:
         """Wait until the engine is ready and is what it should be; its death ends the wait at once."""
         fault: LoadFault | None = None
+        exit_status: int | None = None
         async with trio.open_nursery() as nursery:
 
-            async def fail_on_exit() -> None:
-                nonlocal fault
-                status = await process.wait_exited()
-                fault = LoadFault(_exit_text(status))
+            async def end_on_exit() -> None:
+                nonlocal exit_status
+                exit_status = await process.wait_exited()
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(fail_on_exit)
+            nursery.start_soon(end_on_exit)
             nursery.start_soon(self._report_waiting)
             try:
                 await self._prove_living(process, kind, upstream_model, ready_file)
             except LoadFault as exc:
                 fault = exc
+            except OSError as exc:  # caught here too: the nursery would wrap it
+                fault = LoadFault(_refused_by_host(exc))
             nursery.cancel_scope.cancel()
         if fault is not None:
             raise fault
+        if exit_status is not None:
+            raise LoadFault(self._exit_text(process, exit_status))
 
     async def _report_waiting(self) -> None:
         started_s = trio.current_time()
@@ -448,6 +460,15 @@ class EngineSupervisor:
                     return
             await trio.sleep(POLL_S)
 
+    def _exit_text(self, process: EngineProcess, status: int) -> str:
+        """How the engine ended; and who holds its port, if somebody else does: a common cause."""
+        how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+        text = f"backend {how} before it was ready"
+        port = self._config.backend_port
+        if procfs.port_is_free(port) or procfs.listener_belongs_to(port, process.pid):
+            return text
+        return f"{text}; {_held_text(port)}"
+
     def _progress(self, phase: str, message: str) -> None:
         self._listener.engine_progress(phase, message)
 
@@ -498,9 +519,12 @@ class EngineSupervisor:
         self._lifecycle.on(EngineEvent.STOP)
         self._progress("unloading", f"unloading model {self._lifecycle.model}")
         started_s = trio.current_time()
+        await self._await_quiet()
+        spent_ms = round((trio.current_time() - started_s) * 1000)
         try:
             stopped = await process.stop(
-                self._config.shutdown_ms, lambda text: self._progress("stopping", text)
+                max(0, self._config.shutdown_ms - spent_ms),
+                lambda text: self._progress("stopping", text),
             )
         except EngineStuck as stuck:
             return await self._stuck(stuck)
@@ -513,6 +537,27 @@ class EngineSupervisor:
         self._progress("stopped", f"backend pid {process.pid} exited, memory released")
         self._gone()
         return None
+
+    async def _await_quiet(self) -> None:
+        """Let the engine notice that its clients have hung up, if it needs that for a quick stop."""
+        model = self._lifecycle.model
+        assert model is not None
+        kind = self._kind_of(model)
+        path = kind.activity_path
+        if path is None:
+            return
+        told = False
+        with trio.move_on_after(min(QUIET_S, self._config.shutdown_ms / 2000)):
+            while True:
+                answer = await engine_control.ask(self._config.backend_port, path, QUIET_S)
+                if isinstance(answer, engine_control.NoAnswer):
+                    return
+                if not kind.is_busy(answer.status, answer.body):
+                    return
+                if not told:
+                    told = True
+                    self._progress("interrupted", "waiting for the backend to drop unwanted work")
+                await trio.sleep(POLL_S)
 
     async def _end_process(self) -> None:
         """At the end of the daemon: no engine, or a line in the log that says which one is left."""
@@ -565,10 +610,20 @@ def _settled(verdict: Verdict) -> bool:
             raise LoadFault(reason)
 
 
-def _exit_text(status: int) -> str:
-    if status < 0:
-        return f"backend was killed by signal {-status} before it was ready"
-    return f"backend exited with status {status} before it was ready"
+def _held_text(port: int) -> str:
+    holder = procfs.port_holder(port)
+    if holder is None:
+        # An engine that binds without SO_REUSEADDR leaves its closed connections behind for a minute.
+        return (
+            f"port {port} cannot be bound although nobody listens on it; it may be free in a minute"
+        )
+    return f"port {port} is held by {holder}"
+
+
+def _refused_by_host(error: OSError) -> str:
+    """Without the error's file name: paths are not shown."""
+    words = os.strerror(error.errno).lower() if error.errno else "no reason given"
+    return f"the host refused what a start needs ({words})"
 
 
 def _read_bounded(path: str) -> bytes:

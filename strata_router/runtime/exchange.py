@@ -11,7 +11,7 @@ Source: contract 6; design, "Per-request accounting".
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -35,7 +35,12 @@ from strata_router.runtime.http.watcher import DisconnectWatcher
 from strata_router.runtime.ledger import Ledger
 from strata_router.runtime.reply import Reply
 from strata_router.runtime.timers import Timer, Timers
-from strata_router.runtime.upstream import UpstreamBroken, UpstreamExchange, request_bytes
+from strata_router.runtime.upstream import (
+    EngineGone,
+    UpstreamBroken,
+    UpstreamExchange,
+    request_bytes,
+)
 
 log = logging.getLogger(__name__)
 
@@ -90,14 +95,13 @@ class Exchange:
         self._phase = DisconnectPhase.QUEUED
         self._gone = False
         self._cut_for: Case | None = None
-        self._done_sent = False
         self._outcome: Reason | None = None
 
     async def run(self) -> None:
         """Serve to the end. Raises nothing but cancellation."""
-        self._services.watcher.watch(self._connection.sock, self._client_gone)
         try:
             try:
+                self._services.watcher.watch(self._connection.sock, self._client_gone)
                 with self._scope:
                     await self._serve()
                 if self._gone:
@@ -107,7 +111,11 @@ class Exchange:
             except PeerGone:
                 self._outcome = self._outcome or self._outcome_of_leaving()
             except Exception as exc:
-                await self._apologise(exc)
+                self._log_mistake(exc)
+                try:
+                    await self._apologise()
+                except Exception as again:
+                    self._log_mistake(again)  # the connection's end says the rest
         finally:
             self._finish()
 
@@ -126,7 +134,8 @@ class Exchange:
 
     def commit(self, model: ModelId) -> None:
         """From the coordinator: the stream's head leaves now and names ``model``."""
-        if self._reply.started or self._phase is DisconnectPhase.GENERATING or self._gone:
+        ends = self._gone or self._cut_for is not None
+        if ends or self._reply.started or self._phase is DisconnectPhase.GENERATING:
             return
         self._resolved(model)
         try:
@@ -149,26 +158,17 @@ class Exchange:
         if isinstance(resolution, Refusal):
             await self._refuse(resolution)
             return
-        place = self._enter(request, resolution)
-        if request.stream and config.wait_when_busy:
-            self._at(config.stream_commit_ms, place.request_commit)
-        admission = await place.admitted()
-        if isinstance(admission, Refusal):
-            await self._refuse(admission)
-            return
-        self._phase = DisconnectPhase.LOADING
-        self._resolved(admission.model)
-        self._record.admitted(admission.at, admission.model_switch)
-        if config.response_ms and config.wait_when_busy:
-            self._at(config.response_ms, lambda: self.cut(Case.UPSTREAM_TIMEOUT))
-        engine = await place.ready()
-        if place.load_ms is not None:
-            self._record.loaded(place.load_ms)
-        if isinstance(engine, Refusal):
-            await self._refuse(engine)
-            return
+        may_commit = request.stream and config.wait_when_busy
+        self._place = self._enter(request, resolution)
+        del request  # the place has it, so that the body is gone once it is the engine's
+        if may_commit:
+            self._at(config.stream_commit_ms, self._request_commit)
         try:
-            await self._ask_engine(engine, place, request, admission.model)
+            engine = await self._reach_engine(self._place)
+            if isinstance(engine, Refusal):
+                await self._refuse(engine)
+            else:
+                await self._ask_engine(engine)
         except UpstreamBroken:
             await self._end_with(Refusal(Case.UPSTREAM_ERROR))
 
@@ -200,23 +200,23 @@ class Exchange:
             return await trio.to_thread.run_sync(read_chat_request, body)
         return read_chat_request(body)
 
-    async def _read_body(self) -> bytes | None:
+    async def _read_body(self) -> bytearray | None:
         """The whole body, within the shared budget; None when it is over the limit."""
         limit_bytes = self._services.config.max_request_body_bytes
         if self._head.content_length is not None:
             await self._body.reserve(self._head.content_length)
-        pieces: list[bytes] = []
-        total_bytes = 0
+        body = (
+            bytearray()
+        )  # one growing buffer: a list of pieces would be twice the memory when joined
         while piece := await self._connection.read_body_piece():
-            total_bytes += len(piece)
-            if total_bytes > limit_bytes:
+            if len(body) + len(piece) > limit_bytes:
                 return None
+            body += piece
             if self._head.chunked:
-                steps = -(-total_bytes // CHUNKED_STEP_BYTES)
+                steps = -(-len(body) // CHUNKED_STEP_BYTES)
                 await self._body.reserve(steps * CHUNKED_STEP_BYTES)
-            pieces.append(piece)
         self._body.whole()
-        return b"".join(pieces)
+        return body
 
     def _enter(self, request: ChatRequest, resolution: Resolution) -> Place:
         self._reply.tier = request.tier
@@ -229,8 +229,54 @@ class Exchange:
             preferred=resolution.preferred,
             arrived_s=self._account.arrived.monotonic_s,
         )
+        return self._services.coordinator.enter(ticket, request, self)
+
+    def _request_commit(self) -> None:
+        if self._place is not None:
+            self._place.request_commit()
+
+    async def _reach_engine(self, place: Place, *, again: bool = False) -> ReadyEngine | Refusal:
+        """Get a lease, an engine that answers for it, and a connection. Raises UpstreamBroken."""
+        config = self._services.config
+        admission = await place.admitted()
+        if isinstance(admission, Refusal):
+            return admission
+        self._phase = DisconnectPhase.LOADING
+        self._resolved(admission.model)
+        self._record.admitted(admission.at, admission.model_switch)
+        if config.response_ms and config.wait_when_busy:
+            self._at(config.response_ms, self._time_is_over)
+        engine = await place.ready()
+        if place.load_ms is not None:
+            self._record.loaded(place.load_ms)
+        if isinstance(engine, Refusal):
+            return engine
+        if config.response_ms and not config.wait_when_busy:
+            self._at(config.response_ms, self._time_is_over)
+        snapshot = self._services.coordinator.snapshot
+        try:
+            self._upstream = await UpstreamExchange.connect(
+                engine.port, lambda: snapshot().loaded == admission.model
+            )
+        except EngineGone:
+            if again:
+                raise
+            # It died, and that was not known yet. Nothing was sent, so nothing is repeated by asking the
+            # engine that the next load brings up (reports.md B20); once, or a crash loop would go on here.
+            return await self._reach_engine(self._enter_again(place, admission.model), again=True)
+        return engine
+
+    def _enter_again(self, place: Place, model: ModelId) -> Place:
+        """Queue once more, as old as before, for the model that the reply may have named already."""
+        request = place.request
+        assert request is not None, "it is given up when it is sent"
+        place.leave()
+        ticket = replace(place.ticket, accepts=(model,), preferred=model)
         self._place = self._services.coordinator.enter(ticket, request, self)
         return self._place
+
+    def _time_is_over(self) -> None:
+        self.cut(Case.UPSTREAM_TIMEOUT)
 
     def _resolved(self, model: ModelId) -> None:
         self._reply.model = model
@@ -240,19 +286,12 @@ class Exchange:
         when = trio.current_time() + delay_ms / 1000
         self._timers.append(self._services.timers.at(when, callback))
 
-    async def _ask_engine(
-        self, engine: ReadyEngine, place: Place, request: ChatRequest, model: ModelId
-    ) -> None:
-        config = self._services.config
-        if config.response_ms and not config.wait_when_busy:
-            self._at(config.response_ms, lambda: self.cut(Case.UPSTREAM_TIMEOUT))
-        self._upstream = upstream = await UpstreamExchange.connect(engine.port)
-        body = request.forwarded_body(self._services.catalog.upstream_model(model))
-        place.request = None  # the one copy of the body is about to be the engine's
-        del request
-        accept = self._head.header(b"accept")
-        await upstream.send(request_bytes(engine.kind.chat_path, engine.port, accept, body))
-        del body
+    async def _ask_engine(self, engine: ReadyEngine) -> None:
+        """Send the request and see the answer through. Raises UpstreamBroken, PeerGone."""
+        place, upstream = self._place, self._upstream
+        assert place is not None
+        assert upstream is not None
+        await upstream.send(self._take_request(place, engine))
         self._body.release()
         head = await upstream.response_head()
         self._phase = DisconnectPhase.GENERATING
@@ -264,6 +303,15 @@ class Exchange:
         else:
             await self._relay(head, kind, upstream)
 
+    def _take_request(self, place: Place, engine: ReadyEngine) -> bytes:
+        """The request for the engine; nothing here holds the body from then on."""
+        request, place.request = place.request, None
+        assert request is not None, "there is one request per place"
+        assert place.admission is not None
+        body = request.forwarded_body(self._services.catalog.upstream_model(place.admission.model))
+        accept = self._head.header(b"accept")
+        return request_bytes(engine.kind.chat_path, engine.port, accept, body)
+
     # ---- the answer ----------------------------------------------------------------------------
 
     async def _relay(self, head: UpstreamHead, kind: BodyKind, upstream: UpstreamExchange) -> None:
@@ -271,33 +319,32 @@ class Exchange:
         tap = self._tap = ResponseTap(kind)
         reply = self._reply
         reply.begin(head, kind, tap)
-        held = b""
         passed = False
+        # Two things may wait a moment for what follows: [DONE] for the end of the body, and a stream's
+        # head for its first event, so that an engine that dies there still gets an honest status.
+        hold_until = trio.current_time() + HOLD_S
         while True:
-            # Two things may wait a moment for what follows: [DONE] for the end of the body, and a stream's
-            # head for its first event, so that an engine that dies there still gets an honest status.
-            waits = bool(held) or (kind is BodyKind.SSE and not reply.started)
+            waits = bool(reply.held) or (kind is BodyKind.SSE and not reply.started)
             # A cancel scope costs more than the read it bounds, so only these two reads get one.
-            data = await (_read_within_hold(upstream) if waits else upstream.read())
+            data = await (_read_until(upstream, hold_until) if waits else upstream.read())
             if data is None:
-                await reply.forward(held, trio.current_time())
-                self._done_sent = bool(held)
-                held = b""
+                await reply.let_go(trio.current_time())
                 continue
             if not data:
                 break
             passed = True
             now = moment()
             tap.feed(data, now)
-            forward, held = tap.hold_done(held + data)
+            if not reply.held:
+                hold_until = now.monotonic_s + HOLD_S
+            forward, reply.held = tap.hold_done(reply.held + data)
             if forward:
                 await reply.forward(forward, now.monotonic_s)
         if not _is_whole(head, kind, tap, passed):
             raise UpstreamBroken("the engine's answer ended too early")
         self._leave()
-        await reply.end(held)
-        well = 200 <= head.status < 300 and not tap.saw_error
-        self._outcome = Reason.COMPLETED if well else Reason.UPSTREAM_ERROR
+        await reply.end()
+        self._outcome = _outcome_of_answer(tap) if _is_2xx(head) else Reason.UPSTREAM_ERROR
 
     async def _put_error_in_band(self, head: UpstreamHead, upstream: UpstreamExchange) -> None:
         """The engine refuses a stream whose 200 has left already."""
@@ -319,15 +366,18 @@ class Exchange:
         await self._reply.refuse(refusal)
 
     async def _end_with(self, refusal: Refusal) -> None:
-        """The answer cannot be finished; say so if that is still possible, soon or not at all."""
-        self._outcome = refusal.row.reason
-        self._leave()
-        with trio.move_on_after(LAST_WORDS_S) as bound:
-            await self._reply.refuse(refusal)
-        if bound.cancelled_caught:
-            self._reply.abort()
+        """Nothing more will come; say so if that is still possible, soon or not at all.
 
-    async def _apologise(self, exc: Exception) -> None:
+        A stream that has had its [DONE] was whole before that, and only lacks its end.
+        """
+        tap = self._tap
+        is_whole = tap is not None and tap.saw_done and not self._connection.torn
+        self._outcome = _outcome_of_answer(tap) if tap and is_whole else refusal.row.reason
+        self._leave()
+        with trio.move_on_after(LAST_WORDS_S):
+            await (self._reply.end() if is_whole else self._reply.refuse(refusal))
+
+    def _log_mistake(self, exc: Exception) -> None:
         """A bug of ours. Its text may hold request content, so only its kind and place are logged."""
         trace = exc.__traceback__
         while trace is not None and trace.tb_next is not None:
@@ -339,12 +389,21 @@ class Exchange:
             type(exc).__name__,
             where,
         )
-        with suppress(PeerGone):
-            await self._end_with(Refusal(Case.INTERNAL_ERROR))
+
+    async def _apologise(self) -> None:
+        refusal = Refusal(Case.INTERNAL_ERROR)
+        self._outcome = refusal.row.reason
+        self._leave()
+        if not self._reply.ended:
+            with suppress(PeerGone), trio.move_on_after(LAST_WORDS_S):
+                await self._reply.refuse(refusal)
 
     def _outcome_of_leaving(self) -> Reason:
         """Leaving after [DONE] is how some clients say thank you (facts/cliproxyapi.md section 3)."""
-        return Reason.COMPLETED if self._done_sent else Reason.CLIENT_DISCONNECT
+        tap = self._tap
+        if tap is not None and tap.saw_done and not self._reply.held and not self._connection.torn:
+            return _outcome_of_answer(tap)
+        return Reason.CLIENT_DISCONNECT
 
     def _leave(self) -> None:
         """The lease ends here, and with it the engine's connection."""
@@ -355,25 +414,40 @@ class Exchange:
 
     def _finish(self) -> None:
         """Synchronous: whatever happened, nothing is held and there is one record."""
-        for timer in self._timers:
-            timer.cancel()
-        self._leave()
-        self._body.release()
-        self._reply.abort()
-        self._services.watcher.forget(self._connection.sock)
+        try:
+            for timer in self._timers:
+                timer.cancel()
+            self._leave()
+            self._body.release()
+            self._reply.abort()
+            self._services.watcher.forget(self._connection.sock)
+        finally:
+            self._close_account()
+
+    def _close_account(self) -> None:
         if self._tap is not None:
             self._record.accounting(self._tap.close())
         outcome = self._outcome or Reason.SHUTDOWN
         phase = self._phase if outcome is Reason.CLIENT_DISCONNECT else None
         end: Moment = moment()
-        self._services.ledger.close(self._record.finish(end, outcome, disconnect_phase=phase))
+        finished = self._record.finish(end, outcome, disconnect_phase=phase)
+        self._services.ledger.close(finished, self._reply.tier)
 
 
-async def _read_within_hold(upstream: UpstreamExchange) -> bytes | None:
-    """``upstream.read``, or None when nothing has come within HOLD_S."""
-    with trio.move_on_after(HOLD_S):
+async def _read_until(upstream: UpstreamExchange, when: float) -> bytes | None:
+    """``upstream.read``, or None when nothing has come by ``when``."""
+    with trio.move_on_at(when):
         return await upstream.read()
     return None
+
+
+def _is_2xx(head: UpstreamHead) -> bool:
+    return 200 <= head.status < 300
+
+
+def _outcome_of_answer(tap: ResponseTap) -> Reason:
+    """Of one that came to its end: Strata's [DONE] follows error frames, too (contract 9)."""
+    return Reason.UPSTREAM_ERROR if tap.saw_error else Reason.COMPLETED
 
 
 def _is_whole(head: UpstreamHead, kind: BodyKind, tap: ResponseTap, passed: bool) -> bool:
@@ -381,6 +455,7 @@ def _is_whole(head: UpstreamHead, kind: BodyKind, tap: ResponseTap, passed: bool
     close of the connection, so a killed engine looks like an end (contract 6.4)."""
     if head.status != 200:
         return True
+    tap.close()  # a last line without its line end counts, too
     return tap.saw_done if kind is BodyKind.SSE else passed
 
 

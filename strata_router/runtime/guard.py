@@ -8,7 +8,7 @@ below is killed. Should the guard itself be killed, the kernel kills the engine 
 armed by the guard's only thread) and the daemon does the rest (``runtime.orphans``).
 
 Started by ``runtime.guard_link`` as ``python -I -S guard.py``, stdlib only and few imports, because a
-model switch waits for it (measured: 10 ms). Its stdin is the channel, an AF_UNIX stream::
+model switch waits for it (16 ms on an idle machine). Its stdin is the channel, an AF_UNIX stream::
 
     daemon -> guard   8 bytes of length, then marshal of (argv, cwd, environment, log, survivors_ms)
                       "term"          SIGTERM to the engine, at most once in its life
@@ -24,9 +24,13 @@ model switch waits for it (measured: 10 ms). Its stdin is the channel, an AF_UNI
                       "stuck PID"     this one has been killed and is still there
                       "end N"         nothing is left; N processes besides the engine were killed
 
-    STARTING --exec--> RUNNING --stop--> TERMINATING --engine gone--> SURVIVORS --survivors_ms--> KILLING
-        |                 |                   |  `--MS over--------------------------------------^  |
-        `-----refused-----+--engine gone------+-------------- nothing is below it: END <-----------'
+    STARTING --program runs--> RUNNING --term, stop--> TERMINATING
+                                  |                    |       |
+                                  `---- engine gone ---'       `-- MS over --.
+                                            |                                v
+                                        SURVIVORS ------ survivors_ms ---> KILLING
+
+    "kill" and end of file lead to KILLING from everywhere; every state ends when nothing is below.
 """
 
 import ctypes
@@ -78,13 +82,17 @@ def read_process(pid: int) -> Process | None:
 
 
 def processes_below(root: int) -> list[Process]:
-    """Everything that descends from ``root``, as far as one pass over /proc can see it.
+    """Everything that descends from ``root``, children first, as far as one pass over /proc can see it.
 
     The pass is no snapshot: a process whose parent ends meanwhile may be missed, and is found by the
     next one. That nothing is below us is known from waitpid alone.
     """
     children: dict[int, list[Process]] = {}
-    for name in os.listdir("/proc"):
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return []  # no memory or file left on the host: the next pass may have it
+    for name in names:
         if name.isdigit() and (process := read_process(int(name))) is not None:
             children.setdefault(process.ppid, []).append(process)
     found: list[Process] = []
@@ -114,6 +122,9 @@ def become_engine(spec: "Spec", guard: int, status: int) -> None:
         prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
         if os.getppid() != guard:
             return  # the guard died before the signal was armed; the finally ends this process
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)  # ignored ones would stay ignored
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
         output = null if spec.log is None else open_log(spec.log, null, status)
@@ -123,18 +134,15 @@ def become_engine(spec: "Spec", guard: int, status: int) -> None:
         if spec.cwd is not None:
             os.chdir(spec.cwd)
         stage = "exec"
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)  # ignored ones would stay ignored
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execve(spec.argv[0], spec.argv, spec.environment)
     except OSError as error:
-        os.write(status, b"refused %s %d\n" % (stage.encode(), error.errno or 0))
+        os.write(status, f"refused {stage} {error.errno or 0}\n".encode())
     finally:
         os._exit(127)
 
 
 def open_log(path: bytes, otherwise: int, status: int) -> int:
-    """A descriptor that appends to the log, or ``otherwise``: no log is a reason not to start."""
+    """A descriptor that appends to the log, or ``otherwise``: an engine starts without its log too."""
     try:
         # O_NONBLOCK: a pipe somebody put there must not hang us; regular files ignore it.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -143,7 +151,7 @@ def open_log(path: bytes, otherwise: int, status: int) -> int:
             raise OSError(22, "not a regular file")
         os.set_blocking(log, True)
     except OSError as error:
-        os.write(status, b"log %d\n" % (error.errno or 0))
+        os.write(status, f"log {error.errno or 0}\n".encode())
         return otherwise
     return log
 
@@ -170,10 +178,10 @@ class Guard:
         self.pid = os.getpid()
         self.unread = b""  # the beginning of a command whose end has not come yet
         self.leader = 0
-        self.leader_is_there = (
-            False  # forked and not reaped: its number cannot mean another process
-        )
-        self.start_status: int | None = None  # the pipe on which the child says what went wrong
+        # Forked and not reaped: its number cannot mean another process.
+        self.leader_is_there = False
+        # The pipe on which the child says what went wrong; None once it has been read to its end.
+        self.start_status: int | None = None
         self.start_text = b""
         self.survivors_uncounted = False
         self.terminated = False
@@ -209,12 +217,15 @@ class Guard:
         try:
             prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
             read_end, write_end = os.pipe()
+            # Until the child has its own dispositions a signal waits: it would be lost to ours.
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             pid = os.fork()
         except OSError as error:
             self.say(f"refused fork {error.errno or 0}")
             return
         if pid == 0:
             become_engine(self.spec, self.pid, write_end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.close(write_end)
         self.leader, self.leader_is_there, self.start_status = pid, True, read_end
         self.poll.register(self.start_status, select.POLLIN)
@@ -382,10 +393,10 @@ class Guard:
     def name_the_stuck(self, alive: list[int]) -> None:
         assert self.killing_since is not None
         if alive and monotonic() - self.killing_since > STUCK_S:
-            stuck = self.leader if self.leader_is_there and self.leader in alive else min(alive)
-            if stuck != self.stuck:
-                self.stuck = stuck
-                self.say(f"stuck {stuck}")
+            topmost = alive[0]
+            if topmost != self.stuck:
+                self.stuck = topmost
+                self.say(f"stuck {topmost}")
 
     def say(self, line: str) -> None:
         try:

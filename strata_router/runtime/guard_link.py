@@ -14,6 +14,8 @@ from pathlib import Path
 
 import trio
 
+from strata_router.runtime.procfs import read_process
+
 GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -21,10 +23,13 @@ class GuardLink:
     """One guard process and the socket to it; every method but ``close`` is for its one overseer task,
     except ``order``, ``hang_up`` and ``kill``, which any task may call at any time."""
 
-    def __init__(self, guard: subprocess.Popen[bytes], channel: socket.socket, pidfd: int) -> None:
+    def __init__(
+        self, guard: subprocess.Popen[bytes], channel: socket.socket, pidfd: int, start_ticks: int
+    ) -> None:
         self._guard = guard
         self._channel = channel
         self._pidfd = pidfd
+        self.guard_start_ticks = start_ticks
         self._unread = b""
 
     @classmethod
@@ -49,9 +54,11 @@ class GuardLink:
             )
             undo.callback(guard.wait)
             undo.callback(guard.kill)
+            as_process = read_process(guard.pid)
+            assert as_process is not None  # if only as a zombie: nobody else reaps it
             pidfd = os.pidfd_open(guard.pid)
             undo.pop_all()
-        return cls(guard, ours, pidfd)
+        return cls(guard, ours, pidfd, as_process.start_ticks)
 
     @property
     def guard_pid(self) -> int:

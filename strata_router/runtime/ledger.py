@@ -1,4 +1,4 @@
-"""Opens and closes the account of every chat request: sequence numbers, ring, log, last figures.
+"""Opens and closes the account of every chat request: sequence numbers, ring, log, tally.
 
 Closing is synchronous: a cancelled exchange still reaches its record (style.md 4.4, item 5).
 """
@@ -6,25 +6,14 @@ Closing is synchronous: a cancelled exchange still reaches its record (style.md 
 import os
 from dataclasses import dataclass
 
+from strata_router.core.metrics import Tally
 from strata_router.core.moment import Moment
 from strata_router.core.record.builder import RecordBuilder
 from strata_router.core.record.ring import RecordRing, new_instance_id, new_request_id
 from strata_router.core.record.schema import Record, UnsequencedRecord
-from strata_router.core.vocabulary import CHAT_PATH, RequestId
+from strata_router.core.vocabulary import CHAT_PATH, RequestId, Tier
 from strata_router.runtime.clock import moment, unix_s
 from strata_router.runtime.record_log import RecordLog
-
-
-@dataclass(slots=True)
-class LastStream:
-    """The last streamed answer's figures, for /metrics; None until known.
-
-    decode_tokens_per_s: completion tokens over generation time, the one computed figure
-    (contract 5); None when the engine omitted the tokens.
-    """
-
-    ttft_ms: int | None = None
-    decode_tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +29,11 @@ class Account:
 class Ledger:
     """One per daemon instance. log: None while no request_log_path is configured."""
 
-    def __init__(self, capacity: int, log: RecordLog | None) -> None:
+    def __init__(self, capacity: int, log: RecordLog | None, tally: Tally) -> None:
         self.instance_id = new_instance_id(os.getpid(), int(unix_s() * 1000))
         self.ring = RecordRing(capacity, self.instance_id)
         self.log = log
-        self.last_stream = LastStream()
+        self.tally = tally
         self._arrivals = 0
 
     def open(self, queue_depth: int, in_flight: int) -> Account:
@@ -55,17 +44,13 @@ class Ledger:
         record = RecordBuilder(seq, request_id, CHAT_PATH, arrived, queue_depth, in_flight)
         return Account(seq, request_id, arrived, record)
 
-    def close(self, finished: UnsequencedRecord) -> Record:
-        """Give the record its completion sequence and hand it to the ring and the log."""
+    def close(self, finished: UnsequencedRecord, tier: Tier | None) -> Record:
+        """Give the record its completion sequence and hand it to the ring, the log and the tally.
+
+        tier: None when it never became known; records have no field for it.
+        """
         record = self.ring.append(finished)
         if self.log is not None:
             self.log.put(record.to_json_line())
-        if record.ttft_ms is not None:
-            self.last_stream = LastStream(record.ttft_ms, _decode_rate(record))
+        self.tally.request_ended(record, tier)
         return record
-
-
-def _decode_rate(record: Record) -> float | None:
-    if record.completion_tokens is None or not record.generation_ms:
-        return None
-    return round(record.completion_tokens * 1000 / record.generation_ms, 2)

@@ -22,7 +22,6 @@ from strata_router.runtime.engine_supervisor import (
     EngineReady,
     EngineReport,
     EngineStopped,
-    LoadCancelled,
     LoadFailed,
 )
 
@@ -138,12 +137,14 @@ class EngineOperator:
         """Enable routing, load a model and say so when it is proven."""
         choice = self._choose(model)
         if isinstance(choice, Refusal):
-            return Done(ok=False, message=choice.message or choice.row.message)
+            return Done(ok=False, message=self._explain(choice, model))
         coordinator = self._coordinator
         loaded = coordinator.snapshot().loaded == choice
         healthy = loaded and await coordinator.supervisor.is_healthy()
-        if healthy and coordinator.routing:
-            return Done(ok=True, message="already on")
+        if healthy:
+            coordinator.operator_load(choice)  # nothing to load; it restarts the idle clock
+            if coordinator.routing:
+                return Done(ok=True, message="already on")
         routing_before = coordinator.routing
         coordinator.set_routing(True)
         report("routing", "routing enabled")
@@ -161,6 +162,13 @@ class EngineOperator:
         if error is not None:
             return Done(ok=False, message=error)
         return Done(ok=True, message=f"model {choice} loaded and healthy, routing enabled")
+
+    def _explain(self, refusal: Refusal, name: str | None) -> str:
+        """Why ``name`` cannot be loaded, for a person who may have mistyped it."""
+        if refusal.case is Case.MODEL_NOT_FOUND and name is not None:
+            offered = ", ".join((*self._config.enabled_models, *self._config.aliases))
+            return f"no enabled model or alias is called {name}; there are: {offered or 'none'}"
+        return refusal.message or refusal.row.message
 
     def _choose(self, name: str | None) -> ModelId | Refusal:
         """MODEL, else the loaded one, else the last one loaded, else the first enabled one.
@@ -189,10 +197,8 @@ class EngineOperator:
             report("waiting", f"waiting for active requests to finish ({active} now)")
 
         def ends(report: EngineReport) -> bool:
-            return (
-                isinstance(report, EngineReady | LoadFailed | LoadCancelled)
-                and report.model == model
-            )
+            # A LoadCancelled is about a load that was called off before we asked; ours follows it.
+            return isinstance(report, EngineReady | LoadFailed) and report.model == model
 
         follower = _Follower(report, ends)
         coordinator.observe(follower)
@@ -201,13 +207,7 @@ class EngineOperator:
             outcome = await follower.outcome_of()
         finally:
             coordinator.stop_observing(follower)
-        match outcome:
-            case EngineReady():
-                return None
-            case LoadFailed(reason=reason):
-                return reason
-            case _:
-                return "the load was cancelled"
+        return outcome.reason if isinstance(outcome, LoadFailed) else None
 
     async def _unload(self, report: Report) -> None:
         follower = _Follower(report, lambda report: isinstance(report, EngineStopped))

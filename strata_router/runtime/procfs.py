@@ -1,8 +1,10 @@
 """What /proc says about processes and listening ports: who is alive, whose child, who holds a port.
 
 Reads only; kills nothing and waits for nothing. Everything that asks about many processes opens a few
-files per process of the host (0.02 ms each) and blocks for that long. The functions that take a table
-or text are pure. Called by the engine's readiness check, the stop path, ``check`` and ``orphans``.
+files per process of the host (0.02 ms each) and blocks for that long. A process that has gone or is
+hidden is left out; any other failure (no descriptor left) is raised as OSError, because an incomplete
+answer would read "nobody". The functions that take a table or text are pure. Called by the engine's
+readiness check, the stop path, ``check`` and ``orphans``.
 """
 
 import os
@@ -19,6 +21,8 @@ LISTEN = "0A"
 LOOPBACK = IPv4Address("127.0.0.1")
 LOOPBACK_V6 = IPv6Address("::1")
 DEAD_STATES = frozenset("ZXx")
+
+GONE_OR_HIDDEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 Address = IPv4Address | IPv6Address
 ProcessTable = Mapping[int, "Process"]
@@ -96,7 +100,7 @@ def read_process(pid: int) -> Process | None:
     """None: no such process, or one that is hidden from us (hidepid)."""
     try:
         return parse_stat((PROC / str(pid) / "stat").read_bytes())
-    except OSError:
+    except GONE_OR_HIDDEN:
         return None
 
 
@@ -176,7 +180,7 @@ def listeners_on(port: int) -> list[Listener]:
     for name in ("tcp", "tcp6"):
         try:
             text = (PROC / "net" / name).read_text()
-        except OSError:
+        except FileNotFoundError:
             continue  # a kernel without IPv6 has no tcp6
         found += [listener for listener in parse_listeners(text) if listener.port == port]
     return found
@@ -197,12 +201,12 @@ def socket_inodes(pid: int) -> set[int]:
         for entry in os.listdir(folder):
             try:
                 target = os.readlink(folder / entry)
-            except OSError:
+            except GONE_OR_HIDDEN:
                 continue  # closed meanwhile
             if target.startswith("socket:["):
                 inodes.add(int(target[8:-1]))
-    except OSError:
-        pass  # gone, or another user's
+    except GONE_OR_HIDDEN:
+        pass
     return inodes
 
 

@@ -22,7 +22,7 @@ TAIL_BLOCK_BYTES = 64 * 1024
 LONGEST_TORN_TAIL_BYTES = 1024 * 1024
 """An interrupted write leaves less than one line, some KiB; what is longer is nothing of ours."""
 
-_OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 """A symbolic link is not followed; a FIFO or terminal neither blocks nor becomes ours."""
 
 
@@ -70,7 +70,8 @@ class RecordFile:
     def append(self, line: bytes) -> bool:
         """Write one line with its LF and synchronise it; False if it is larger than a file may be.
 
-        On OSError the line is not in the file.
+        On OSError the line is not in the file, unless the disk neither synchronises it nor lets it be
+        cut off again: then it may be there all the same.
         """
         if self._active is None or not _is_same(self._path, self._active):
             # First line, or the file or its directory was taken away meanwhile.

@@ -6,6 +6,7 @@ ring knows nothing of all this. What happens to a line on disk is ``record_file`
 Source: design, "Serving never waits for disk writes, rotation or synchronization ...".
 """
 
+import logging
 from collections import deque
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ import trio
 from strata_router.runtime.record_file import DiskCalls, RecordFile, RecordLogRefused
 
 __all__ = ["QUEUE_LINES", "RecordLog", "RecordLogRefused"]
+
+log = logging.getLogger(__name__)
 
 QUEUE_LINES = 2048
 """Lines that may wait for the writer. Source: design."""
@@ -37,9 +40,12 @@ class _Batch:
 class RecordLog:
     """The JSONL log of one daemon. Everything but the file's own work runs on the event loop's thread.
 
-    write_errors: file operations that failed. write_drops: lines that are not in the files, for
-    whatever reason, so lines in files plus drops are the records put.
-    problem: what the last attempt to write failed of, None while all is well; for the daemon's own log.
+    write_errors: file operations that failed.
+    write_drops: lines that never got into the files, for whatever reason. Until rotation replaces the
+        oldest backup, lines in files plus drops are the records put; a write that was given up counts
+        as dropped, though its line may be there.
+    problem: what the last attempt to write failed of, None while all is well. The daemon's own log has
+        a line whenever it changes.
     """
 
     def __init__(
@@ -71,7 +77,7 @@ class RecordLog:
             self._file.open()
         except OSError as error:
             self.write_errors += 1
-            self.problem = _words(error)
+            self._set_problem(_words(error))
 
     def put(self, line: bytes) -> None:
         """Queue one JSON line with its LF, or count it as dropped; never waits and never fails."""
@@ -125,12 +131,21 @@ class RecordLog:
         lines = [self._lines.popleft() for _ in range(min(BATCH_LINES, len(self._lines)))]
         self._lines_in_thread = len(lines)
         done = await trio.to_thread.run_sync(
-            _append_all, self._file, lines, abandon_on_cancel=False, limiter=self._limiter
+            _append_all, self._file, lines, abandon_on_cancel=True, limiter=self._limiter
         )
         self._lines_in_thread = 0
         self.write_errors += done.errors
         self.write_drops += done.drops
-        self.problem = done.problem
+        self._set_problem(done.problem)
+
+    def _set_problem(self, problem: str | None) -> None:
+        if problem == self.problem:
+            return
+        self.problem = problem
+        if problem is None:
+            log.info("the request log is written again; %d records were dropped", self.write_drops)
+        else:
+            log.warning("the request log cannot be written: %s", problem)
 
     def _end(self) -> None:
         """Synchronous, so that it happens however the writer ends."""

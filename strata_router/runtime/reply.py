@@ -49,6 +49,7 @@ class Reply:
         self._tap: ResponseTap | None = None
         self._head: UpstreamHead | None = None  # begun, not yet sent
         self._event_stream = False
+        self.held = b""  # [DONE], for a moment: it should leave with the end of the body
         self.model: ModelId | None = None
         self.tier: Tier | None = None
         self.committed = False
@@ -112,6 +113,8 @@ class Reply:
     @property
     def _at_boundary(self) -> bool:
         """Bytes of ours may follow what the client has been sent."""
+        if self._head is not None or self.held:
+            return False  # the tap is ahead of the client
         return self._tap is None or self._tap.at_event_boundary
 
     # ---- the engine's answer -------------------------------------------------------------------
@@ -132,9 +135,15 @@ class Reply:
         await self._connection.send_body(data)
         self._record.forwarded(len(data))
 
+    async def let_go(self, now: float) -> None:
+        """Pass on what waits: the head, or what is held. Raises PeerGone."""
+        held, self.held = self.held, b""
+        await self.forward(held, now)
+
     async def end(self, data: bytes = b"") -> None:
-        """The last bytes and the end of the body, in one write. Raises PeerGone."""
+        """What is held, the last bytes and the end of the body, in one write. Raises PeerGone."""
         self._start_passing()
+        data, self.held = self.held + data, b""
         self._record.forwarded(len(data))
         await self._connection.end_response(data)
         self._over()
@@ -148,7 +157,8 @@ class Reply:
             named = {name for name, _ in SSE_HEADERS}
             headers = [item for item in headers if item[0] not in named] + SSE_HEADERS
         self._record.client_status(head.status)
-        length = head.content_length if head.status not in (204, 304) else 0
+        # An event stream promises no length: keep-alives and the error event are not the engine's.
+        length = None if self._event_stream else head.content_length
         self._connection.begin_response(head.status, headers + self._own_headers(), length)
 
     # ---- no answer -----------------------------------------------------------------------------

@@ -9,6 +9,8 @@ blind to one (facts/strata-server.md section 5).
 import errno
 import math
 import socket
+import struct
+from collections.abc import Callable
 
 import trio
 
@@ -29,8 +31,18 @@ CONNECT_RETRY_PAUSE_S = 0.02
 """An engine that just became ready may refuse for an instant (contract 6.2)."""
 
 
+CLOSE_BY_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER: on, zero seconds. The engine ends its answers by closing first, which would leave its port in
+TIME_WAIT for a minute; an engine that binds without SO_REUSEADDR could not follow on it (reports.md B07).
+Our reset takes that state away. Nothing is lost by it: we close when we have read all or want no more."""
+
+
 class UpstreamBroken(Exception):
     """The engine refused, reset, died, or its reply cannot be understood. The text is ours."""
+
+
+class EngineGone(UpstreamBroken):
+    """Nobody listens, and the engine is known to be no more. Nothing was sent."""
 
 
 def request_bytes(path: str, port: int, accept: bytes | None, body: bytes) -> bytes:
@@ -54,23 +66,25 @@ class UpstreamExchange:
         self._body: BodyReader | None = None
         self._early = b""  # body bytes that came with the head
         self._reads = 0
+        self._emptied = False
 
     @classmethod
-    async def connect(cls, port: int) -> "UpstreamExchange":
-        """Dial the engine, again within CONNECT_RETRY_S if it refuses. Raises UpstreamBroken."""
+    async def connect(cls, port: int, is_there: Callable[[], bool]) -> "UpstreamExchange":
+        """Dial the engine, again within CONNECT_RETRY_S if it refuses.
+
+        is_there: whether the engine is still thought to run. Raises EngineGone, UpstreamBroken.
+        """
         give_up_at = trio.current_time() + CONNECT_RETRY_S
         while True:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             try:
-                sockets.adopt(sock)
-                await _connect(sock, port)
-                return cls(sock)
-            except BaseException as exc:
-                sockets.close(sock)
-                if not isinstance(exc, OSError):
-                    raise
-                if exc.errno != errno.ECONNREFUSED or trio.current_time() >= give_up_at:
+                return cls(await _connected(port))
+            except ConnectionRefusedError as exc:
+                if not is_there():
+                    raise EngineGone("the engine has ended") from exc
+                if trio.current_time() >= give_up_at:
                     raise UpstreamBroken("the engine does not accept connections") from exc
+            except OSError as exc:  # no descriptor is left for us, say
+                raise UpstreamBroken("the engine cannot be reached") from exc
             await trio.sleep(CONNECT_RETRY_PAUSE_S)
 
     async def send(self, request: bytes) -> None:
@@ -142,9 +156,12 @@ class UpstreamExchange:
                 if self._reads % sockets.READS_PER_YIELD == 0:
                     await trio.lowlevel.checkpoint()
                 try:
-                    data = await sockets.receive(self._sock)
+                    data = await sockets.receive(self._sock, wait_first=self._emptied)
                 except PeerGone as exc:
                     raise UpstreamBroken("the engine's connection was reset") from exc
+                # At a token's pace each read takes all there is, and trying again at once is a system
+                # call per token for nothing; under load reads come full and there is more to take.
+                self._emptied = len(data) < sockets.READ_BYTES
                 if not data:
                     if body.eof():
                         return b""
@@ -167,11 +184,19 @@ class UpstreamExchange:
         sockets.close(self._sock)
 
 
-async def _connect(sock: socket.socket, port: int) -> None:
-    """Non-blocking connect; raises OSError."""
-    error = sock.connect_ex((HOST, port))
-    if error == errno.EINPROGRESS:
-        await trio.lowlevel.wait_writable(sock)
-        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if error:
-        raise OSError(error, "connect")
+async def _connected(port: int) -> socket.socket:
+    """A connected socket. Raises OSError."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sockets.adopt(sock)
+        error = sock.connect_ex((HOST, port))
+        if error == errno.EINPROGRESS:
+            await trio.lowlevel.wait_writable(sock)
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, "connect")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, CLOSE_BY_RESET)
+    except BaseException:
+        sockets.close(sock)
+        raise
+    return sock

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
+from strata_router import __version__
 from strata_router.core.catalog import Catalog
 from strata_router.core.config.schema import Config
+from strata_router.core.metrics import DaemonFigures, RequestLogFigures, readings
 from strata_router.core.record.ring import Page
 from strata_router.runtime.coordinator import Coordinator
 from strata_router.runtime.ledger import Ledger
 from strata_router.runtime.web.app import Views
+from strata_router.runtime.web.exposition import Exposition
 
 
 def build_views(
@@ -39,42 +42,40 @@ def build_views(
         }
         return (503 if is_draining else 200), document
 
-    def metrics() -> dict[str, Any]:
-        snapshot = coordinator.snapshot()
-        last = ledger.last_stream
-        return {
-            "loaded_model": snapshot.loaded,
-            "in_flight": snapshot.in_flight,
-            "queue_depth": snapshot.queue_depth,
-            "queue_depth_by_tier": {
-                tier.value: count for tier, count in snapshot.queue_depth_by_tier.items()
-            },
-            "max_request_body_bytes": config.max_request_body_bytes,
-            "last_ttft_ms": last.ttft_ms,
-            "last_decode_tokens_per_s": last.decode_tokens_per_s,
-            "request_log": _request_log(config, ledger),
-        }
+    def figures() -> DaemonFigures:
+        return DaemonFigures(
+            version=__version__,
+            started_unix_s=started_unix_s,
+            snapshot=coordinator.snapshot(),
+            routing=coordinator.routing,
+            draining=draining(),
+            max_request_body_bytes=config.max_request_body_bytes,
+            request_log=_request_log(config, ledger),
+            tally=ledger.tally,
+        )
+
+    exposition = Exposition(lambda: readings(figures()))
 
     def requests(after: int | None, limit: int) -> dict[str, Any]:
         return _page(ledger.ring.page(after, limit))
 
-    return Views(models, model, health, metrics, requests)
+    return Views(models, model, health, lambda: figures().to_mapping(), exposition.text, requests)
 
 
-def _request_log(config: Config, ledger: Ledger) -> dict[str, Any]:
+def _request_log(config: Config, ledger: Ledger) -> RequestLogFigures:
     log, ring = ledger.log, ledger.ring
-    return {
-        "write_errors": log.write_errors if log is not None else 0,
-        "write_drops": log.write_drops if log is not None else 0,
-        "evicted": ring.evicted,
-        "records_in_ring": ring.records_in_ring,
-        "next_seq": ring.next_seq_to_allocate,
-        "instance_id": ledger.instance_id,
-        "path": config.request_log_path,
-        "max_bytes": config.request_log_max_bytes,
-        "rotate_files": config.request_log_rotate_files,
-        "capacity": config.request_log_capacity,
-    }
+    return RequestLogFigures(
+        write_errors=log.write_errors if log is not None else 0,
+        write_drops=log.write_drops if log is not None else 0,
+        evicted=ring.evicted,
+        records_in_ring=ring.records_in_ring,
+        next_seq=ring.next_seq_to_allocate,
+        instance_id=ledger.instance_id,
+        path=config.request_log_path,
+        max_bytes=config.request_log_max_bytes,
+        rotate_files=config.request_log_rotate_files,
+        capacity=config.request_log_capacity,
+    )
 
 
 def _page(page: Page) -> dict[str, Any]:

@@ -4,7 +4,7 @@ The proof of "never two engines at once" does not rest on exit stamps, which a k
 write. Every process of an engine (server, native engine, helpers) shares one lock for its life, and
 a server that starts while the lock is held stamps ``overlap`` (``serve.stamps`` has the details).
 So ``overlaps`` is empty only if each server found all processes of all earlier engines gone. What
-stays uncovered is an engine killed within the 20 ms or so between a server's exec and its look at the
+stays uncovered is an engine killed within the 20 to 50 ms between a server's exec and its look at the
 lock; one that stopped in order is caught even then, by comparing its exit stamp with the kernel's
 time of the next server's creation.
 """

@@ -1,6 +1,7 @@
 """Words of the command line: what they mean, which are wrong, and what the help says."""
 
 import sys
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -205,7 +206,7 @@ def test_other_commands_are_started_with_their_arguments(
     setattr(stand_in, function, called)
     parent, _, name = module.rpartition(".")
     monkeypatch.setitem(sys.modules, module, stand_in)
-    monkeypatch.setattr(sys.modules[parent], name, stand_in, raising=False)
+    monkeypatch.setattr(import_module(parent), name, stand_in, raising=False)
     assert main(argv) == 7
     assert calls == [called_with]
 

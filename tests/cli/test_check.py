@@ -150,11 +150,12 @@ def test_without_aliases_there_is_no_table_of_them(tmp_path: Path) -> None:
 def test_a_missing_socket_directory_comes_with_the_command_that_makes_it(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     (line,) = lines_of(report(tmp_path), "control socket")
-    assert line == f"control socket {run_dir} is missing: install -d -m 700 {run_dir}"
+    assert line.startswith(f"control socket {run_dir} cannot be used: No such file or directory")
+    assert line.endswith(f"install -d -m 700 {run_dir}")
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [(0o700, "is ours, mode 0700"), (0o755, "has mode 0755: chmod 700")]
+    ("mode", "said"), [(0o700, "is ours"), (0o755, "has mode 0755; group and others")]
 )
 def test_the_socket_directory_must_be_private(tmp_path: Path, mode: int, said: str) -> None:
     (tmp_path / "run").mkdir()
@@ -166,14 +167,14 @@ def test_the_socket_directory_must_be_private(tmp_path: Path, mode: int, said: s
 def test_the_socket_directory_must_be_a_directory(tmp_path: Path) -> None:
     (tmp_path / "run").touch()
     (line,) = lines_of(report(tmp_path), "control socket")
-    assert line.endswith("is not a directory")
+    assert "is not a directory" in line
 
 
 def test_a_socket_directory_below_a_file_cannot_be_seen(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     shown = report(tmp_path, control_socket=str(tmp_path / "file/run/control.sock"))
     (line,) = lines_of(shown, "control socket")
-    assert line.endswith("cannot be seen: Not a directory")
+    assert "cannot be used: Not a directory" in line
 
 
 def test_the_socket_directory_must_be_the_daemons(
@@ -183,7 +184,7 @@ def test_the_socket_directory_must_be_the_daemons(
     ours = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
     (line,) = lines_of(report(tmp_path), "control socket")
-    assert line.endswith(f"belongs to uid {ours}, this is uid {ours + 1}: the daemon must own it")
+    assert f"belongs to {user_name(ours)}, but the daemon runs as {user_name(ours + 1)}" in line
 
 
 @pytest.mark.parametrize("key", ["request_log_path", "engine_log_path"])

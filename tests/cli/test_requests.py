@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from strata_router.cli import main as main_module
 from strata_router.cli import requests_command
+from strata_router.cli.arguments import DEFAULT_URL
 from strata_router.cli.console import Console
 from strata_router.cli.main import main
 from strata_router.cli.outcome import CommandFailedError, ExitStatus
@@ -416,8 +416,9 @@ def test_the_daemon_itself_says_where_it_listens(path: Path) -> None:
 
 
 def test_a_socket_that_was_named_must_answer(path: Path) -> None:
-    assert run("requests", path).returncode == 3
-    assert run("requests", STRATA_ROUTER_SOCKET=path).returncode == 3
+    for ran in (run("requests", path), run("requests", STRATA_ROUTER_SOCKET=path)):
+        assert ran.returncode == 3
+        assert f"there is no control socket {path}" in ran.stderr
 
 
 def test_without_a_daemon_to_ask_the_default_address_is_read(
@@ -426,9 +427,9 @@ def test_without_a_daemon_to_ask_the_default_address_is_read(
     """Records are for every local user, also for one who may not ask the daemon."""
     monkeypatch.delenv("STRATA_ROUTER_SOCKET", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
-    assert main_module.DEFAULT_URL == "http://127.0.0.1:8088"
+    assert DEFAULT_URL == "http://127.0.0.1:8088"
     with http_daemon(ring_of(1)) as address:
-        monkeypatch.setattr(main_module, "DEFAULT_URL", f"http://{address}")
+        monkeypatch.setattr("strata_router.cli.main.DEFAULT_URL", f"http://{address}")
         assert main(["requests", "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == record(1)
     assert main(["requests", "--json"]) == 3

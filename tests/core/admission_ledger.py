@@ -1,14 +1,11 @@
 """An independent account of admission: keeps its own books and judges every decision by them.
 
-It knows the rules only as contract section 7 and the design document state them, written here as
-plain scans over plain dictionaries; nothing of the scheduler's own structures is used. Every input
+The rules that it judges by are ``admission_books``'; nothing of the scheduler's own is used. Every input
 goes through the ledger, which tells the scheduler, takes its decisions, asserts that each was allowed
 at that moment, and then that nothing allowed was left undone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import ceil
 from typing import assert_never
 
 from strata_router.core.admission import (
@@ -26,97 +23,39 @@ from strata_router.core.admission import (
 )
 from strata_router.core.refusal import Case, Refusal
 from strata_router.core.vocabulary import ModelId, TicketId, Tier
-
-URGENCY = {Tier.PRIORITY: 0, Tier.DEFAULT: 1, Tier.FLEX: 2}
-
-
-@dataclass
-class Asker:
-    """A waiting ticket in the ledger's words."""
-
-    id: TicketId
-    tier: Tier
-    accepts: tuple[ModelId, ...]
-    preferred: ModelId | None
-    arrived_s: float
+from tests.core.admission_books import URGENCY, Asker, Books, Holder, Wish
 
 
-@dataclass
-class Holder:
-    model: ModelId
-    tier: Tier
-    headers_seen: bool = False
+class Ledger(Books):
+    """Books that hear everything the scheduler hears, and hear of all that it decides."""
 
-
-@dataclass
-class Wish:
-    model: ModelId | None
-    decided: bool = False
-
-
-@dataclass
-class Lookup:
-    """What was asked, what came of it, and since when the free place is kept for it."""
-
-    round: int = 0
-    first_round_of_engine: int = 1
-    outstanding: bool = False
-    asked: tuple[TicketId, ...] = ()
-    answer: Mapping[TicketId, tuple[int, int]] | None = None
-    supported: bool = True
-    since_s: float | None = None
-
-
-@dataclass
-class Ledger:
-    settings: SchedulerSettings
-    scheduler: Scheduler = field(init=False)
-    waiting: dict[TicketId, Asker] = field(default_factory=dict)
-    leases: dict[TicketId, Holder] = field(default_factory=dict)
-    outcomes: dict[TicketId, list[str]] = field(default_factory=dict)
-    owed: dict[TicketId, Refusal] = field(default_factory=dict)
-    phase: str = "empty"
-    model: ModelId | None = None
-    died: ModelId | None = None
-    last_end_s: float | None = None
-    used_s: float = 0.0
-    cools_until_s: dict[ModelId, float] = field(default_factory=dict)
-    routing: bool = True
-    closed: Case | None = None
-    wish: Wish | None = None
-    lookup: Lookup = field(default_factory=Lookup)
-    min_tokens: int = 0
-    admitted_now: int = 0
-    defer: bool = False
-    """While set, inputs pile up and decisions are not taken, as in a coordinator's busy moment."""
-    cancel_owed: bool = False
-
-    def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.settings)
+    def __init__(self, settings: SchedulerSettings) -> None:
+        super().__init__(settings)
+        self.scheduler = Scheduler(settings)
 
     # Inputs: first into the books, then to the scheduler
 
     def arrive(self, ticket: Ticket, now: float) -> None:
         asker = Asker(ticket.id, ticket.tier, ticket.accepts, ticket.preferred, ticket.arrived_s)
         self.outcomes[ticket.id] = []
-        refusal = self._refusal_at_arrival(asker, now)
+        refusal = self.refusal_at_arrival(asker, now)
         if refusal is not None:
             self.owed[ticket.id] = refusal
             # A ticket that is turned away at once never was in the queue, unless for its model.
             if refusal.case in (Case.MODEL_LOAD_FAILED, Case.MODEL_NOT_PREPARED):
-                self._queue_changed()
+                self.queue_changed()
         else:
             self.waiting[ticket.id] = asker
-            self._queue_changed()
+            self.queue_changed()
         self.scheduler.arrive(ticket, now)
         self.settle(now)
 
     def leave(self, ticket_id: TicketId, now: float) -> None:
         if self.waiting.pop(ticket_id, None) is not None:
             self.outcomes[ticket_id].append("gone")
-            self._queue_changed()
+            self.queue_changed()
         elif (holder := self.leases.pop(ticket_id, None)) is not None:
-            self._queue_changed()
+            self.queue_changed()
             if self.phase == "ready" and self.model == holder.model:
                 self.last_end_s = self.used_s = now
         self.scheduler.leave(ticket_id, now)
@@ -136,14 +75,14 @@ class Ledger:
             assert answer == holder.model
         else:
             asker = self.waiting[ticket_id]
-            refusal = self._hopeless(asker, now)
+            refusal = self.hopeless(asker, now)
             if refusal is not None:
                 assert answer == refusal
                 del self.waiting[ticket_id]
                 self.outcomes[ticket_id].append("refused")
-                self._queue_changed()
+                self.queue_changed()
             else:
-                model = self._group(asker)
+                model = self.group(asker)
                 assert answer == model
                 assert model is not None
                 asker.accepts, asker.preferred = (model,), model
@@ -151,7 +90,7 @@ class Ledger:
 
     def engine_ready(self, now: float) -> None:
         assert self.model is not None
-        self._engine_is("ready", self.model)
+        self.engine_is("ready", self.model)
         self.used_s = now
         self.cools_until_s.pop(self.model, None)
         if self.wish is not None and self.wish.model == self.model:
@@ -163,28 +102,28 @@ class Ledger:
         assert self.model is not None
         failed = self.model
         refusal = Refusal(Case.MODEL_LOAD_FAILED, retry_after_s=7)
-        for ticket_id in [i for i, a in self.waiting.items() if self._group(a) == failed]:
+        for ticket_id in [i for i, a in self.waiting.items() if self.group(a) == failed]:
             del self.waiting[ticket_id]
             self.owed[ticket_id] = refusal
         for ticket_id in [i for i, h in self.leases.items() if h.model == failed]:
             del self.leases[ticket_id]
             self.owed[ticket_id] = refusal
         self.cools_until_s[failed] = now + self.settings.cooldown_ms / 1000
-        self._load_ended_without_model(failed)
+        self.load_ended_without_model(failed)
         self.scheduler.load_failed(failed, refusal, now)
         self.settle(now)
 
     def load_cancelled(self, now: float) -> None:
         assert self.model is not None
         cancelled = self.model
-        self._load_ended_without_model(cancelled)
+        self.load_ended_without_model(cancelled)
         self.scheduler.load_cancelled(cancelled, now)
         self.settle(now)
 
     def engine_stopped(self, now: float) -> None:
         if self.phase in ("ready", "unloading", "empty"):
             died = self.model if self.phase == "ready" else self.died
-            self._engine_is("empty", None)
+            self.engine_is("empty", None)
             self.died = died
             if self.wish is not None and self.wish.decided:
                 self.wish = None
@@ -214,13 +153,13 @@ class Ledger:
     def set_routing(self, on: bool, now: float) -> None:
         self.routing = on
         if not on:
-            self._owe_everyone(Refusal(Case.ROUTING_OFF))
+            self.owe_everyone(Refusal(Case.ROUTING_OFF))
         self.scheduler.set_routing(on, now)
         self.settle(now)
 
     def refuse_all(self, case: Case, now: float) -> None:
         self.closed = case
-        self._owe_everyone(Refusal(case))
+        self.owe_everyone(Refusal(case))
         self.scheduler.refuse_all(case, now)
         self.settle(now)
 
@@ -243,7 +182,7 @@ class Ledger:
             and not any(wish.model in asker.accepts for asker in self.waiting.values())
         )
         if cancels:
-            self._engine_is("cancelling", self.model)
+            self.engine_is("cancelling", self.model)
             self.cancel_owed = True
         self.scheduler.operator_cancel(now)
         self.settle(now)
@@ -256,6 +195,7 @@ class Ledger:
         if self.phase == "ready":
             if self.wish is not None and self.wish.model == self.model:
                 self.wish = None
+                self.used_s = now
             if not any(self.model in a.accepts for a in self.waiting.values()):
                 self.lookup.since_s = None
         decisions = self.scheduler.take_decisions(now)
@@ -294,9 +234,9 @@ class Ledger:
         assert self.routing
         assert self.closed is None
         assert self.wish is None, "the operator comes first"
-        assert not self._expired(asker, now), "admitted after its queue deadline"
+        assert not self.expired(asker, now), "admitted after its queue deadline"
         assert admit.model in asker.accepts
-        due = self._due(now)
+        due = self.due(now)
         if due:
             assert asker is due[0], "due tickets first, oldest first"
         else:
@@ -304,9 +244,9 @@ class Ledger:
         if self.phase == "ready" and self.model in asker.accepts:
             assert admit.model == self.model, "a loaded allowed model wins"
             assert not admit.model_switch
-            assert self._has_place(), "capacity"
+            assert self.has_place(), "capacity"
             if not due:
-                assert asker is self._next_on_ready(asker.tier, now), "order in tier and group"
+                assert asker is self.next_on_ready(asker.tier, now), "order in tier and group"
         else:
             self._judge_switch(admit, asker, bool(due), now)
             assert later[:1] == [Load(admit.model)]
@@ -328,7 +268,7 @@ class Ledger:
             assert asker.id == min(a.id for a in tier_mates), "the earliest ticket's group"
             if self.phase == "ready":
                 assert not any(self.model in a.accepts for a in tier_mates), "loaded model first"
-                assert asker.tier is Tier.PRIORITY or not self._in_grace(now), "grace kept"
+                assert asker.tier is Tier.PRIORITY or not self.in_grace(now), "grace kept"
 
     def _judge_refuse(self, refuse: Refuse, now: float) -> None:
         self.outcomes[refuse.ticket].append("refused")
@@ -337,12 +277,12 @@ class Ledger:
             return
         asker = self.waiting[refuse.ticket]
         if refuse.refusal.case is Case.QUEUE_TIMEOUT:
-            assert self._expired(asker, now)
+            assert self.expired(asker, now)
         else:
-            assert refuse.refusal == self._hopeless(asker, now)
-            assert asker is self._front(now), "only when its turn would need the load"
+            assert refuse.refusal == self.hopeless(asker, now)
+            assert asker is self.front(now), "only when its turn would need the load"
         del self.waiting[refuse.ticket]
-        self._queue_changed()
+        self.queue_changed()
 
     def _judge_load(self, load: Load) -> None:
         assert self.phase in ("ready", "empty"), "one load or unload at a time"
@@ -352,7 +292,7 @@ class Ledger:
             self.wish.decided = True
         else:
             assert [holder.model for holder in self.leases.values()] == [load.model]
-        self._engine_is("loading", load.model)
+        self.engine_is("loading", load.model)
 
     def _judge_unload(self, now: float) -> None:
         assert not self.leases
@@ -362,9 +302,9 @@ class Ledger:
             self.wish.decided = True
         else:
             assert not self.waiting, "no idle unload while a ticket waits"
-            assert self._idle_unload_s() is not None
-            assert now >= (self._idle_unload_s() or 0)
-        self._engine_is("unloading", None)
+            assert self.idle_unload_s() is not None
+            assert now >= (self.idle_unload_s() or 0)
+        self.engine_is("unloading", None)
 
     def _judge_cancel(self) -> None:
         if self.cancel_owed:
@@ -377,7 +317,7 @@ class Ledger:
         else:
             assert self.waiting
             assert not any(self.model in asker.accepts for asker in self.waiting.values())
-        self._engine_is("cancelling", self.model)
+        self.engine_is("cancelling", self.model)
 
     def _judge_lookup(self, asked: LookUpCache, now: float) -> None:
         lookup = self.lookup
@@ -386,9 +326,9 @@ class Ledger:
         assert lookup.supported
         assert not lookup.outstanding
         assert lookup.answer is None
-        assert self._has_place()
-        assert not self._due(now)
-        group = self._group_on_ready(self._highest_tier())
+        assert self.has_place()
+        assert not self.due(now)
+        group = self.group_on_ready(self.highest_tier())
         assert len(group) > 1
         assert asked.tickets == tuple(asker.id for asker in group)
         assert asked.round > lookup.round
@@ -402,16 +342,16 @@ class Ledger:
     # After the decisions
 
     def _assert_nothing_left_undone(self, now: float) -> None:
-        assert not any(self._expired(asker, now) for asker in self.waiting.values())
+        assert not any(self.expired(asker, now) for asker in self.waiting.values())
         if self.phase in ("cancelling", "unloading"):
             return
         if self.wish is not None:
             own_load = self.phase == "loading" and self.model == self.wish.model
             assert self.wish.decided or self.leases or own_load
             return
-        front = self._front(now)
+        front = self.front(now)
         if front is None:
-            idle_s = self._idle_unload_s()
+            idle_s = self.idle_unload_s()
             assert idle_s is None or self.leases or now < idle_s
             return
         if self.phase == "loading":
@@ -419,19 +359,19 @@ class Ledger:
             assert self.leases or wanted, "the load that nobody wants was not cancelled"
             return
         if self.phase == "ready" and self.model in front.accepts:
-            assert not self._has_place() or self._lookup_holds(now), "a place is free: stuck"
+            assert not self.has_place() or self.lookup_holds(now), "a place is free: stuck"
             return
-        assert self._hopeless(front, now) is None
-        assert self.leases or self._grace_holds(front, now), "nothing is active: stuck"
+        assert self.hopeless(front, now) is None
+        assert self.leases or self.grace_holds(front, now), "nothing is active: stuck"
 
     def _assert_wakes_in_time(self, now: float) -> None:
-        times = [self._expires_s(a) for a in self.waiting.values()]
-        times += [s for a in self.waiting.values() if (s := self._due_s(a)) is None or s > now]
-        front = self._front(now)
+        times = [self.expires_s(a) for a in self.waiting.values()]
+        times += [s for a in self.waiting.values() if (s := self.due_s(a)) is None or s > now]
+        front = self.front(now)
         if self.phase == "ready" and self.wish is None:
             if front is None and not self.leases:
-                times.append(self._idle_unload_s())
-            elif front is not None and self.model in front.accepts and self._has_place():
+                times.append(self.idle_unload_s())
+            elif front is not None and self.model in front.accepts and self.has_place():
                 assert self.lookup.since_s is not None
                 times.append(self.lookup.since_s + self.settings.cache_lookup_ms / 1000)
             elif front is not None and self.model not in front.accepts and not self.leases:
@@ -460,7 +400,7 @@ class Ledger:
         for wait in waits:
             assert wait.reason is not WaitReason.NOTHING
             assert wait.seconds_left is None or wait.seconds_left > 0
-            assert wait.model == self._group(self.waiting[wait.ticket])
+            assert wait.model == self.group(self.waiting[wait.ticket])
 
     def assert_each_ticket_ended_once(self) -> None:
         """At the end of a history, when nothing waits."""
@@ -468,147 +408,3 @@ class Ledger:
         for ticket_id, ends in self.outcomes.items():
             # A failed load refuses the lease that it was started for.
             assert ends in (["admitted"], ["refused"], ["gone"], ["admitted", "refused"]), ticket_id
-
-    # The rules as scans
-
-    def _refusal_at_arrival(self, asker: Asker, now: float) -> Refusal | None:
-        if self.closed is not None:
-            return Refusal(self.closed)
-        if not self.routing:
-            return Refusal(Case.ROUTING_OFF)
-        pending = len(self.waiting) + len(self.leases)
-        if not self.settings.wait_when_busy and pending >= self.settings.max_pending:
-            return Refusal(Case.QUEUE_FULL)
-        return self._hopeless(asker, now)
-
-    def _hopeless(self, asker: Asker, now: float) -> Refusal | None:
-        if self.phase in ("ready", "loading") and self.model in asker.accepts:
-            return None
-        if asker.preferred is None:
-            return Refusal(Case.MODEL_NOT_PREPARED)
-        left_s = self.cools_until_s.get(asker.preferred, now) - now
-        if left_s > 0:
-            return Refusal(Case.MODEL_LOAD_FAILED, retry_after_s=ceil(left_s))
-        return None
-
-    def _group(self, asker: Asker) -> ModelId | None:
-        if self.phase in ("ready", "loading") and self.model in asker.accepts:
-            return self.model
-        return asker.preferred
-
-    def _due_s(self, asker: Asker) -> float | None:
-        max_wait_ms = self.settings.max_wait_ms.get(asker.tier, 0)
-        return asker.arrived_s + max_wait_ms / 1000 if max_wait_ms else None
-
-    def _due(self, now: float) -> list[Asker]:
-        times = [(asker, self._due_s(asker)) for asker in self.waiting.values()]
-        due = [asker for asker, due_s in times if due_s is not None and due_s <= now]
-        return sorted(due, key=lambda asker: asker.id)
-
-    def _expires_s(self, asker: Asker) -> float | None:
-        if self.settings.wait_when_busy:
-            return None
-        return asker.arrived_s + self.settings.queue_ms / 1000
-
-    def _expired(self, asker: Asker, now: float) -> bool:
-        expires_s = self._expires_s(asker)
-        return expires_s is not None and expires_s <= now
-
-    def _has_place(self) -> bool:
-        active = len(self.leases)
-        if self.settings.wait_when_busy:
-            if active >= self.settings.max_pending:
-                return False
-        elif any(not holder.headers_seen for holder in self.leases.values()):
-            return False
-        if self.settings.cache_lookup_ms > 0 and self.settings.cache_max_active > 0:
-            return active < self.settings.cache_max_active
-        return True
-
-    def _highest_tier(self) -> Tier:
-        return min((asker.tier for asker in self.waiting.values()), key=lambda tier: URGENCY[tier])
-
-    def _group_on_ready(self, tier: Tier) -> list[Asker]:
-        group = [a for a in self.waiting.values() if a.tier is tier and self.model in a.accepts]
-        return sorted(group, key=lambda asker: asker.id)
-
-    def _front(self, now: float) -> Asker | None:
-        """Whose turn it is next, if nothing stood in the way; for a group, its earliest."""
-        if not self.waiting:
-            return None
-        if due := self._due(now):
-            return due[0]
-        tier = self._highest_tier()
-        if self.phase == "ready" and (group := self._group_on_ready(tier)):
-            return group[0]
-        return min((a for a in self.waiting.values() if a.tier is tier), key=lambda a: a.id)
-
-    def _next_on_ready(self, tier: Tier, now: float) -> Asker:
-        group = self._group_on_ready(tier)
-        if len(group) == 1 or self.settings.cache_lookup_ms == 0 or not self.lookup.supported:
-            return group[0]
-        if self.lookup.answer is None:
-            assert self._budget_is_over(now), "the cache order was not waited for"
-            return group[0]
-        answer = self.lookup.answer
-
-        def fraction(asker: Asker) -> float:
-            cached, of = answer.get(asker.id, (0, 0))
-            return cached / of if of and of >= self.min_tokens else 0.0
-
-        return min(group, key=lambda asker: (-fraction(asker), asker.id))
-
-    def _budget_is_over(self, now: float) -> bool:
-        since_s = self.lookup.since_s
-        return since_s is not None and now >= since_s + self.settings.cache_lookup_ms / 1000
-
-    def _lookup_holds(self, now: float) -> bool:
-        group = self._group_on_ready(self._highest_tier())
-        return (
-            not self._due(now)
-            and len(group) > 1
-            and self.lookup.outstanding
-            and not self._budget_is_over(now)
-        )
-
-    def _in_grace(self, now: float) -> bool:
-        if self.last_end_s is None:
-            return False
-        return now < self.last_end_s + self.settings.model_grace_ms / 1000
-
-    def _grace_holds(self, front: Asker, now: float) -> bool:
-        skips = bool(self._due(now)) or front.tier is Tier.PRIORITY
-        return self.phase == "ready" and not skips and self._in_grace(now)
-
-    def _idle_unload_s(self) -> float | None:
-        if self.phase != "ready" or self.settings.idle_ms == 0:
-            return None
-        idle_s = self.used_s + self.settings.idle_ms / 1000
-        if self.last_end_s is None:
-            return idle_s
-        return max(idle_s, self.last_end_s + self.settings.model_grace_ms / 1000)
-
-    # How the books change
-
-    def _engine_is(self, phase: str, model: ModelId | None) -> None:
-        self.phase, self.model = phase, model
-        self.died = None
-        self.last_end_s = None
-        first = self.lookup.round + 1
-        self.lookup = Lookup(round=self.lookup.round, first_round_of_engine=first)
-
-    def _load_ended_without_model(self, model: ModelId) -> None:
-        self._engine_is("empty", None)
-        if self.wish is not None and self.wish.decided and self.wish.model == model:
-            self.wish = None
-
-    def _queue_changed(self) -> None:
-        """Requests entered or left the queue, or a generation ended: scores are void."""
-        self.lookup.outstanding = False
-        self.lookup.answer = None
-
-    def _owe_everyone(self, refusal: Refusal) -> None:
-        self.owed.update(dict.fromkeys(self.waiting, refusal))
-        if self.waiting:
-            self.waiting.clear()
-            self._queue_changed()

@@ -67,6 +67,16 @@ def test_on_for_the_model_that_is_ready_is_fulfilled() -> None:
     assert story.ask(2, A, now=2) == [Admit(one(2), A, model_switch=False)]
 
 
+def test_on_for_the_model_that_is_ready_restarts_its_idle_clock() -> None:
+    """Source: design, "the idle clock restarts when on finishes"."""
+    story = Story(replace(WAIT_FIRST, idle_ms=10_000, model_grace_ms=0)).serving(A, 1, 0)
+    story.leave(1, 1)
+    assert story.operator_load(A, 9) == []
+    assert story.take(18.9) == []
+    assert story.scheduler.next_deadline() == 19
+    assert story.take(19) == [Unload()]
+
+
 def test_on_cancels_the_load_of_another_model_that_no_lease_waits_for() -> None:
     story = Story()
     story.ask(1, A, now=0)

@@ -63,6 +63,12 @@ def test_wait_first_takes_no_more_leases_than_max_pending_and_refuses_nobody() -
     assert story.scheduler.depths() == (497, 2)
 
 
+def test_max_pending_also_limits_an_engine_that_may_run_more_at_once() -> None:
+    limited = replace(WAIT_FIRST, max_pending=1, cache_lookup_ms=1000, cache_max_active=4)
+    story = Story(limited).serving(A, 1, 0)
+    assert story.ask(2, A, now=1) == []
+
+
 def test_wait_first_has_no_queue_deadline() -> None:
     story = Story(replace(WAIT_FIRST, queue_ms=1000)).serving(A, 1, 0)
     assert story.ask(2, B, now=0) == []
@@ -225,6 +231,14 @@ def test_a_due_ticket_for_another_model_stops_admissions_and_skips_the_grace() -
     assert story.ask(4, A, now=22) == []
     story.leave(1, 23)
     assert story.leave(3, 24) == [admit(2, "B", switch=True), load("B")]
+
+
+def test_a_due_ticket_for_another_model_goes_before_a_higher_tiers_switch() -> None:
+    story = Story(DUE).serving(A, 1, 0)
+    story.ask(2, B, now=0, tier=FLEX)
+    story.ask(3, C, now=59, tier=PRIORITY)
+    story.take(60)
+    assert story.leave(1, 61) == [admit(2, "B", switch=True), load("B")]
 
 
 def test_a_due_ticket_goes_before_a_higher_tier() -> None:

@@ -147,6 +147,11 @@ def test_without_enabled_models_there_is_no_default() -> None:
     assert catalog({"a": READY}, enabled_models=[]).default_model() is None
 
 
+def test_prepared_models_are_the_enabled_ones_that_lack_nothing() -> None:
+    models = {"a": READY, "b": READY, "c": {**READY, "installed": False}, "d": READY}
+    assert catalog(models, enabled_models=["d", "c", "a"]).prepared_models() == ["d", "a"]
+
+
 def test_a_model_is_listed_in_openai_shape_and_with_what_is_known() -> None:
     model = {
         "family": "f",

@@ -161,6 +161,27 @@ def test_arbitrary_heads_raise_nothing_but_a_head_fault(raw: bytes) -> None:
         parse_head(raw + b"\r\n\r\n")
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"GET /s3cr3t\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"s3cr3t\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\ns3cr3t\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX-\xe9: s3cr3t\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: s3cr3t'\x00\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: s3cr3t\r\n\r\n",
+    ],
+)
+def test_nothing_that_was_sent_is_repeated_in_the_answer(raw: bytes) -> None:
+    with pytest.raises(HeadFault) as caught:
+        parse_head(raw)
+    message = caught.value.refusal.message
+    assert message is not None
+    assert message.startswith("The request is not well-formed HTTP: ")
+    assert "s3cr3t" not in message
+    assert "b'" not in message
+
+
 def test_an_incomplete_head_is_a_bad_request() -> None:
     with pytest.raises(HeadFault):
         parse_head(b"GET / HTTP/1.1\r\n")

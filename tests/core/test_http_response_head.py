@@ -27,6 +27,7 @@ def test_end_to_end_headers_pass_and_the_rest_stays() -> None:
         "X-Kept: 1",
         "Connection: keep-alive, X-Named",
         "X-Named: gone",
+        "X-Strata-Request-Id: the engine's own",
         "Keep-Alive: timeout=5",
         "Transfer-Encoding: chunked",
         "Access-Control-Allow-Origin: *",

@@ -22,7 +22,7 @@ from strata_router.core.vocabulary import (
     Reason,
     RequestId,
 )
-from tests.generate_docs import with_part
+from tests.generate_docs import record_fields
 from tests.record_table import field_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "record.md"
@@ -199,7 +199,7 @@ def test_a_sequence_number_is_all_that_an_unsequenced_record_lacks() -> None:
 def test_the_page_shows_the_current_fields() -> None:
     """``make docs`` writes the table."""
     page = PAGE.read_text(encoding="utf-8")
-    assert with_part(page, "record fields", field_table()) == page
+    assert record_fields(page) == page
 
 
 def test_the_page_says_of_each_field_whether_it_can_be_null() -> None:

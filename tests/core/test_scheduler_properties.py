@@ -174,7 +174,7 @@ class History:
         if x % 8 == 1 or number == 0:
             self.ledger.cache_scores(number, None, y % 3 > 0, self.now)
             return
-        scores = {i: ((i * y) % 101, 100 + (i * x) % 3) for i in lookup.asked if i % 5}
+        scores = {i: ((i * y) % 5 * 20, 100 + (i * x) % 3) for i in lookup.asked if i % 5}
         self.ledger.cache_scores(number, scores, True, self.now)
 
     def operator(self, x: int, y: int) -> None:

@@ -27,6 +27,14 @@ def test_an_unfinished_line_waits_for_its_end() -> None:
     assert lines.drain() == b""
 
 
+def test_a_line_that_was_drained_is_no_blank_line() -> None:
+    lines = SseLines()
+    lines.feed(b"data: 1\n\ndata: 2")
+    assert not lines.at_blank_line
+    lines.drain()
+    assert not lines.at_blank_line
+
+
 def test_carriage_returns_are_left_in_and_a_lone_one_ends_nothing() -> None:
     lines = SseLines()
     assert lines.feed(b"a\r\n\r\nb\rc\n") == b"a\r\n\r\nb\rc\n"

@@ -24,7 +24,7 @@ async def main() -> None:
     async with trio.open_nursery() as nursery:
         process = await start_engine(Launch(arguments, None, dict(os.environ), None), nursery)
         async with await trio.open_file(notes, "a") as file:
-            await file.write(f"daemon {os.getpid()}\nguard {process._link.guard_pid}\n")
+            await file.write(f"daemon {os.getpid()}\nguard {process.guard_pid}\n")
         await trio.sleep_forever()
 
 

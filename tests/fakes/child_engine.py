@@ -12,6 +12,7 @@ deep=N                       a chain of N processes below it, each the child of 
 stopped=1                    a process in its group that has stopped itself
 escaped=1                    a process that left group and session, has lost its parent, is deaf to SIGTERM
 forker=group|session         a process that does nothing but fork and end, in its group or never twice in one
+forkers=N                    how many of them
 crowd=N                      N processes in a session of their own
 zombie=1                     a child that has ended and is not reaped
 port=N                       listens there (an escaped process inherits the socket)
@@ -68,8 +69,10 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN)
         note("escaped")
         time.sleep(1000)
-    if "forker" in settings and os.fork() == 0:
-        fork_for_ever(settings["forker"], note)
+    if "forker" in settings:
+        for _ in range(int(settings.get("forkers", "1"))):
+            if os.fork() == 0:
+                fork_for_ever(settings["forker"], note)
     if "zombie" in settings and os.fork() == 0:
         note("zombie")
         os._exit(0)

@@ -5,10 +5,12 @@ process of a stand-in carries; not of the modules under test.
 """
 
 import os
+import resource
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -34,7 +36,7 @@ async def until(holds: Callable[[], bool], within_s: float = BOUND_S) -> float:
     """Wait for a condition outside of trio; returns the seconds that took."""
     began = trio.current_time()
     with trio.fail_after(within_s):
-        while not holds():  # noqa: ASYNC110 - no event of ours tells what another process does
+        while not holds():
             await trio.sleep(0.001)
     return trio.current_time() - began
 
@@ -73,6 +75,23 @@ def free_port() -> int:
         port = probe.getsockname()[1]
     assert isinstance(port, int)
     return port
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[list[int]]:
+    """Yields a hoard of descriptors; each one closed and taken from it lets the process open one file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    hoard: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                hoard.append(os.open(os.devnull, os.O_RDONLY))
+        yield hoard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in hoard:
+            os.close(descriptor)
 
 
 class Notes:

@@ -15,6 +15,8 @@ import pytest
 from strata_router.runtime import guard
 from tests.runtime.child_programs import BOUND_S, Notes, is_running, parent_of, wait_until
 
+GUARD = (sys.executable, "-I", "-S", guard.__file__)
+
 
 class Spoken:
     """One guard process and the daemon's end of its channel."""
@@ -23,9 +25,7 @@ class Spoken:
         self.channel, theirs = socket.socketpair()
         self.channel.settimeout(BOUND_S)
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", *(program or (guard.__file__,))], stdin=theirs.fileno()
-            )
+            self.process = subprocess.Popen(program or GUARD, stdin=theirs.fileno())
         self.reports = self.channel.makefile("r")
 
     def launch(self, *argv: str, survivors_ms: int = 2000, cwd: str | None = None) -> None:
@@ -54,7 +54,7 @@ class Spoken:
 def on_another_kernel(patch: str) -> Spoken:
     """A guard for which some call behaves as the Python statements say."""
     run = f"import runpy; runpy.run_path({guard.__file__!r}, run_name='__main__')"
-    return Spoken("-c", f"import builtins, os\n{patch}\n{run}")
+    return Spoken(*GUARD[:-1], "-c", f"import builtins, os\n{patch}\n{run}")
 
 
 def encoded(*argv: str, survivors_ms: int = 2000, cwd: str | None = None) -> bytes:
@@ -199,6 +199,15 @@ def test_an_order_to_kill_that_comes_before_the_program_runs_is_kept(
     assert notes.left() == []
 
 
+def test_a_sigterm_before_the_program_runs_is_not_lost() -> None:
+    for _ in range(10):
+        spoken = Spoken()
+        spoken.channel.sendall(encoded("/bin/sleep", "1000") + b"term\n")
+        lines = spoken.rest()
+        spoken.close()
+        assert lines[-2:] == [["exited", "-15"], ["end", "0"]]
+
+
 def test_signals_that_end_other_programs_do_not_end_the_guard(spoken: Spoken, notes: Notes) -> None:
     spoken.launch(*notes.command())
     engine = spoken.started()
@@ -232,6 +241,16 @@ def test_the_whole_account_when_no_process_can_be_made() -> None:
     spoken.launch("/bin/true")
     assert spoken.rest() == [["refused", "fork", "11"], ["end", "0"]]
     spoken.close()
+
+
+def test_a_closed_standard_stream_does_not_lend_its_number_to_another_file(notes: Notes) -> None:
+    spoken = Spoken("/bin/sh", "-c", 'exec "$@" 1>&- 2>&-', "sh", *GUARD)
+    spoken.launch(*notes.command())
+    spoken.started()
+    for number in (1, 2):
+        assert os.readlink(f"/proc/{spoken.process.pid}/fd/{number}") == "/dev/null"
+    spoken.close()
+    assert spoken.process.wait(BOUND_S) == 0
 
 
 def test_a_kernel_that_does_not_list_children_changes_nothing(notes: Notes) -> None:

@@ -31,7 +31,7 @@ from strata_router.runtime.procfs import (
     reached_on_loopback,
     read_process,
 )
-from tests.runtime.child_programs import Notes, free_port, state_of, wait_until
+from tests.runtime.child_programs import Notes, free_port, no_descriptor_left, state_of, wait_until
 
 NOBODY = 65534
 
@@ -418,13 +418,14 @@ def test_a_port_shared_with_a_stranger_does_not_belong_to_the_engine(
         theirs.listen()
         theirs.set_inheritable(True)
         command = ["/bin/sleep", "1000"]
-        with subprocess.Popen(
-            command, start_new_session=True, pass_fds=[theirs.fileno()]
-        ) as holder:
+        holder = subprocess.Popen(command, start_new_session=True, pass_fds=[theirs.fileno()])
+        try:
             assert not listener_belongs_to(port, holder.pid)
             ours.close()
             assert listener_belongs_to(port, holder.pid)
+        finally:
             holder.kill()
+            holder.wait()
 
 
 def test_a_kernel_without_ipv6_has_no_such_listeners(
@@ -436,12 +437,19 @@ def test_a_kernel_without_ipv6_has_no_such_listeners(
     assert len(procfs.listeners_on(8089)) == 1
 
 
-def test_without_a_free_descriptor_the_port_cannot_be_asked_about(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "question",
+    [
+        processes,
+        lambda: read_process(1),
+        lambda: port_is_free(8089),
+        lambda: port_holder(8089),
+        lambda: listener_belongs_to(8089, 1),
+        lambda: group_alive(1),
+    ],
+)
+def test_without_a_free_descriptor_the_answer_is_an_error_and_not_nobody(
+    question: Callable[[], object],
 ) -> None:
-    def no_socket(*_: object) -> None:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(socket, "socket", no_socket)
-    with pytest.raises(OSError, match="Too many open files"):
-        port_is_free(8089)
+    with no_descriptor_left(), pytest.raises(OSError, match="Too many open files"):
+        question()

@@ -115,6 +115,15 @@ def test_a_line_that_does_not_fit_moves_the_files_along_and_the_oldest_goes(path
     assert [numbers_in(file) for file in files_of_log(path)] == [[2, 3], [4, 5], [6]]
 
 
+def test_rotations_leave_no_descriptor_open(path: Path) -> None:
+    file = opened(path, max_bytes=60, backups=2)
+    file.append(line(0))
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(1, 20):
+        file.append(line(number))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_without_backups_the_file_is_emptied(path: Path) -> None:
     file = opened(path, max_bytes=130, backups=0)
     for number in range(5):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -203,6 +204,49 @@ async def test_a_full_disk_costs_its_lines_and_nothing_else(path: Path) -> None:
     assert numbers_in(path) == [0, 1, 2, 5]
     assert (log.write_errors, log.write_drops) == (2, 2)
     assert log.problem is None
+
+
+async def test_a_failure_is_no_problem_any_more_once_the_next_line_went_well(path: Path) -> None:
+    failures = [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def sync(fd: int) -> None:
+        if failures:
+            raise failures.pop()
+
+    log = log_at(path, DiskCalls(sync=sync))
+    log.put(line(1))
+    log.put(line(2))
+    async with running(log):
+        pass
+    assert numbers_in(path) == [2]
+    assert (log.write_errors, log.write_drops, log.problem) == (1, 1, None)
+
+
+async def test_the_daemon_s_log_tells_once_that_a_problem_began_and_once_that_it_ended(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    is_full = [True]
+
+    def write(fd: int, data: bytes) -> int:
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.write(fd, data)
+
+    async with running(log_at(path, DiskCalls(write=write))) as log:
+        for number in range(3):
+            log.put(line(number))
+            with trio.fail_after(20):
+                while log.write_drops <= number:
+                    await trio.sleep(0.005)
+        is_full[0] = False
+        for number in range(3, 6):
+            log.put(line(number))
+            await until_written(path, number - 2)
+    assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
+        ("WARNING", "the request log cannot be written: No space left on device"),
+        ("INFO", "the request log is written again; 3 records were dropped"),
+    ]
 
 
 async def test_a_symbolic_link_that_appears_later_costs_the_lines_put_meanwhile(

@@ -103,8 +103,12 @@ class Peer:
 
     def rest(self) -> bytes:
         """Read until the end of the connection; everything so far."""
-        while data := self.socket.recv(65536):
-            self.received += data
+        parts = [self.received]
+        try:
+            while data := self.socket.recv(65536):
+                parts.append(data)
+        finally:
+            self.received = b"".join(parts)
         return self.received
 
     def close(self) -> None:

@@ -93,6 +93,13 @@ def test_max_completion_tokens_wins_and_zero_means_no_limit(plain: Engine) -> No
     assert tokens(max_tokens=0) == tokens(max_tokens=-1) == tokens() == 41
 
 
+def test_an_answer_that_just_fits_needs_room_for_its_last_token_too(plain: Engine) -> None:
+    for limit, finish in ((5, "length"), (6, "stop")):
+        answer = plain.chat("FX:tokens=5", max_tokens=limit).json()
+        assert answer["choices"][0]["finish_reason"] == finish
+        assert answer["usage"]["completion_tokens"] == limit
+
+
 def test_an_alias_is_answered_under_its_own_name_and_any_other_is_served(yard: Yard) -> None:
     engine = yard.start("m", {"aliases": ["nick"]})
     path = "/v1/chat/completions"
@@ -162,6 +169,9 @@ def test_prompt_reuse_shows_as_cached_tokens(yard: Yard) -> None:
     engine.post("/unload")
     forgotten = engine.chat("a long question " * 20).json()["usage"]
     assert forgotten["prompt_tokens_details"] == {"cached_tokens": 0}
+    engine.chat("FX:engine_dies_after_chunks=0")
+    forgotten = engine.chat("a long question " * 20).json()["usage"]
+    assert forgotten["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
 def test_images_are_refused_and_text_parts_are_read(plain: Engine) -> None:
@@ -188,13 +198,13 @@ def test_hashes_of_sent_bodies_match_what_arrives(yard: Yard) -> None:
 
 
 def test_a_queued_request_gets_head_and_role_at_once_and_then_silence(yard: Yard) -> None:
-    engine = yard.start()
+    engine = yard.start(disconnect_poll_s=0.1)
     first = engine.open_chat("FX:hang_after_chunks=1", stream=True)
     engine.stamped("first_chunk")
     second = engine.open_chat(stream=True, max_tokens=1)
     second.until(b'"role":"assistant"')
     second.until(b"\n\n", 1)
-    second.socket.settimeout(0.3)
+    second.socket.settimeout(0.2)
     with pytest.raises(TimeoutError):
         second.until(b"data:", 2)
     assert engine.get("/status").json()["queued"] == 1
@@ -245,3 +255,12 @@ def test_a_big_body_is_read_whole(yard: Yard) -> None:
     raw = engine.raw(request_bytes("POST", "/v1/chat/completions", body))
     assert parse_reply(raw).status == 200
     assert engine.requests()[0].body_sha256 == hashlib.sha256(body).hexdigest()
+
+
+def test_prompt_progress_is_a_chunk_with_an_empty_delta_where_asked_for(plain: Engine) -> None:
+    text = "FX:prefill=0.2 FX:prompt_chunk_s=0.1"
+    chunks = plain.chat(text, stream=True, return_progress=True).chunks()
+    progress = [chunk for chunk in chunks if "prompt_progress" in chunk]
+    assert [chunk["choices"][0]["delta"] for chunk in progress] == [{}, {}]
+    first, last = (chunk["prompt_progress"] for chunk in progress)
+    assert first["processed"] < last["processed"] == last["total"]

@@ -52,13 +52,12 @@ def test_timings_can_be_absent(yard: Yard) -> None:
     assert "timings" not in engine.chat().json()
 
 
-def test_nofinish_and_missing_done(yard: Yard) -> None:
-    engine = yard.start()
-    reply = engine.chat("FX:nofinish", stream=True)
+def test_nofinish_and_missing_done(plain: Engine) -> None:
+    reply = plain.chat("FX:nofinish", stream=True)
     assert finish_reasons(reply) == []
     assert reply.events()[-1] == b"data: [DONE]"
-    assert b"[DONE]" not in engine.chat("FX:done=false", stream=True).body
-    assert finish_reasons(engine.chat("FX:finish_as=weird", stream=True)) == ["weird"]
+    assert b"[DONE]" not in plain.chat("FX:done=false", stream=True).body
+    assert finish_reasons(plain.chat("FX:finish_as=weird", stream=True)) == ["weird"]
 
 
 def test_neginf_is_strict_or_literal(plain: Engine) -> None:
@@ -70,8 +69,8 @@ def test_neginf_is_strict_or_literal(plain: Engine) -> None:
     assert b"logprob" not in plain.chat("FX:neginf", stream=True).body
 
 
-def test_error_before_any_token_is_the_only_event_behind_the_role(yard: Yard) -> None:
-    reply = yard.start().chat("FX:error-before", stream=True)
+def test_error_before_any_token_is_the_only_event_behind_the_role(plain: Engine) -> None:
+    reply = plain.chat("FX:error-before", stream=True)
     assert reply.text() == ""
     assert [event[:14] for event in reply.events()[1:]] == [b'data: {"error"', b"data: [DONE]"]
 
@@ -113,14 +112,14 @@ def test_a_blast_is_complete(plain: Engine) -> None:
 
 
 def test_crlf_events(plain: Engine) -> None:
-    reply = plain.chat("FX:crlf", stream=True)
+    reply = plain.chat("FX:newline=crlf", stream=True)
+    assert plain.chat("FX:crlf", stream=True).body.endswith(b"\r\n")
     assert reply.body.endswith(b"data: [DONE]\r\n\r\n")
     assert reply.body.count(b"\n") == reply.body.count(b"\r\n")
 
 
-def test_one_byte_per_segment_is_the_same_stream(yard: Yard) -> None:
-    engine = yard.start()
-    peer = engine.open_chat("FX:segment_bytes=1 FX:segment_gap_ms=0.01 FX:tokens=2", stream=True)
+def test_one_byte_per_segment_is_the_same_stream(plain: Engine) -> None:
+    peer = plain.open_chat("FX:segment_bytes=1 FX:segment_gap_ms=0.01 FX:tokens=2", stream=True)
     reads = 0
     while data := peer.socket.recv(65536):
         peer.received += data
@@ -132,7 +131,9 @@ def test_one_byte_per_segment_is_the_same_stream(yard: Yard) -> None:
 
 
 def test_several_events_per_segment(plain: Engine) -> None:
-    peer = plain.open_chat("FX:events_per_segment=100 FX:tokens=20", stream=True)
+    peer = plain.open_chat(
+        "FX:events_per_segment=100 FX:tokens=20 FX:chunk_every_ms=5", stream=True
+    )
     peer.until(b"\r\n\r\n")
     body_reads = []
     while data := peer.socket.recv(1 << 20):
@@ -244,13 +245,13 @@ def test_the_server_can_die_inside_an_event(yard: Yard) -> None:
 
 
 def test_a_close_can_come_late(yard: Yard) -> None:
-    engine = yard.start(close_delay_s=0.3)
+    engine = yard.start(close_delay_s=0.2)
     peer = engine.open_chat(stream=True)
     peer.until(b"[DONE]\n\n")
     began = time.monotonic()
     peer.rest()
     peer.close()
-    assert time.monotonic() - began > 0.2
+    assert time.monotonic() - began > 0.1
 
 
 @pytest.mark.parametrize("marker", ["FX:nope", "FX:usage=sometimes", "FX:tokens=many", "FX:done=1"])

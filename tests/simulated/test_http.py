@@ -225,7 +225,7 @@ def test_status_slots_and_metrics_show_a_running_request(yard: Yard) -> None:
 
 
 def test_history_keeps_what_a_cut_stream_could_not_say(yard: Yard) -> None:
-    engine = yard.start(hang_after_chunks=2)
+    engine = yard.start(hang_after_chunks=2, disconnect_poll_s=0.1)
     engine_peer = engine.open_chat(stream=True)
     engine_peer.until(b"data:", 3)
     engine_peer.close()

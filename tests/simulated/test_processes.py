@@ -111,7 +111,7 @@ async def test_waiting_for_a_stamp_is_possible_in_trio(yard: Yard) -> None:
 
 
 def test_requests_and_disconnects_are_read_back(yard: Yard) -> None:
-    engine = yard.start("a")
+    engine = yard.start("a", disconnect_poll_s=0.1)
     engine.chat(stream=True)
     peer = engine.open_chat("FX:hang_after_chunks=2", stream=True)
     engine.stamped("first_chunk", 2)

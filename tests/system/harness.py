@@ -172,12 +172,15 @@ class DaemonUnderTest:
         await self.wait_serving()
 
     async def wait_serving(self) -> None:
+        """Wait for both sockets: the control socket comes a moment after the listener."""
         process = self.process
         assert process is not None
         with trio.fail_after(START_S):
             while True:
                 assert process.poll() is None, self.log
                 try:
+                    with socket.socket(socket.AF_UNIX) as control:
+                        control.connect(self.config["control_socket"])
                     with socket.create_connection(("127.0.0.1", self.port), 1):
                         return
                 except OSError:
@@ -372,6 +375,7 @@ async def daemon(
         if start:
             await it.start()
         yield it
+        assert "Traceback" not in it.log, it.log
     finally:
         for client in it.clients:
             client.stream.socket.close()

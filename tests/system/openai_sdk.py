@@ -1,6 +1,6 @@
 """Reads captured answers with the openai library, as most clients do."""
 
-import httpx
+import httpx2  # what the openai library speaks through since version 3; it comes along with it
 import openai
 
 from tests.runtime.http.raw import Reply
@@ -9,10 +9,10 @@ from tests.runtime.http.raw import Reply
 def _client(reply: Reply) -> openai.OpenAI:
     headers = [(name, value) for name, values in reply.headers.items() for value in values]
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(reply.status, headers=headers, content=reply.body)
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(reply.status, headers=headers, content=reply.body)
 
-    http_client = httpx.Client(transport=httpx.MockTransport(answer), trust_env=False)
+    http_client = httpx2.Client(transport=httpx2.MockTransport(answer), trust_env=False)
     return openai.OpenAI(
         api_key="none", base_url="http://localhost/v1", max_retries=0, http_client=http_client
     )

@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ WRONG_BY_HEALTH: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "garbage": ({"health_raw": "<html>secret-name</html>"}, NO_HEALTH),
     "broken": ({"health_status": 500}, NO_HEALTH),
-    "failing-load": ({"fail_load": -9}, "backend exited with status 1 before it was ready"),
+    "failing-load": ({"fail_load": 1}, "backend exited with status 1 before it was ready"),
     "killed-while-loading": (
         {"hang_load": True, "die_loading_after_s": 0.1, "workers": 2, "worker_linger_s": -1},
         "backend was killed by signal 9 before it was ready",
@@ -284,11 +285,7 @@ async def _stranger(port: int, model: str, seen: list[bytes]) -> AsyncIterator[N
         await stream.aclose()
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(
-            lambda task_status: trio.serve_tcp(
-                answer, port, host="127.0.0.1", task_status=task_status
-            )
-        )
+        await nursery.start(partial(trio.serve_tcp, answer, port, host="127.0.0.1"))
         yield
         nursery.cancel_scope.cancel()
 
@@ -415,7 +412,7 @@ async def test_health_can_be_demanded_of_a_server_that_offers_a_file(tmp_path: P
 async def test_the_engines_output_goes_to_a_private_file_that_each_start_begins_anew(
     tmp_path: Path,
 ) -> None:
-    log = tmp_path / "engine.log"
+    log, earlier = tmp_path / "engine.log", tmp_path / "engine.log.1"
     async with daemon(tmp_path, {"a": {}, "b": {}}, {"engine_log_path": str(log)}) as it:
         assert (await it.chat("a")).status == 200
         (start,) = it.stamps("start")
@@ -424,7 +421,6 @@ async def test_the_engines_output_goes_to_a_private_file_that_each_start_begins_
         assert "ready: http://" in log.read_text()
         assert "stopped" not in log.read_text()
         assert (await it.chat("b")).status == 200
-        earlier = Path(f"{log}.1")
         assert "[strata] stopped" in earlier.read_text()
         assert stat.S_IMODE(earlier.stat().st_mode) == 0o600
         assert "[strata] stopped" not in log.read_text()

@@ -17,7 +17,7 @@ import pytest
 import trio
 
 import strata_router
-from tests.runtime.http.raw import RawClient, Reply, get, post
+from tests.runtime.http.raw import RawClient, Reply, post
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
 from tests.system.openai_sdk import sdk_error
 from tests.system.shared import running, visiting
@@ -311,7 +311,7 @@ async def until_queued(it: DaemonUnderTest, count: int) -> None:
             await trio.sleep(0.01)
 
 
-TWO = {"a": {}, "b": {}}
+TWO: dict[str, dict[str, Any]] = {"a": {}, "b": {}}
 
 
 async def test_routing_off_is_503_before_and_in_a_committed_stream(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Works on ``RawClient``; knows no daemon.
 import json
 import socket
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -44,15 +43,20 @@ class Piece:
     is_last: bool = False
 
 
-async def pieces(client: RawClient) -> AsyncIterator[Piece]:
-    """The chunks of a chunked body as they come, b"" for its end. Raises EOFError when it is cut."""
-    while True:
-        size = int((await client.until(b"\r\n")).split(b";")[0], 16)
-        data = await client.exactly(size)
-        assert await client.exactly(2) == b"\r\n"
-        yield Piece(time.monotonic(), data, client.buffer == b"0\r\n\r\n")
-        if not size:
-            return
+async def next_piece(client: RawClient) -> Piece:
+    """The next chunk of a chunked body, b"" for its end. Raises EOFError when it is cut."""
+    size = int((await client.until(b"\r\n")).split(b";")[0], 16)
+    data = await client.exactly(size)
+    assert await client.exactly(2) == b"\r\n"
+    return Piece(time.monotonic(), data, client.buffer == b"0\r\n\r\n")
+
+
+async def all_pieces(client: RawClient) -> list[Piece]:
+    """The chunks of a body up to and with its end. Raises EOFError when it is cut."""
+    found = [await next_piece(client)]
+    while found[-1].data:
+        found.append(await next_piece(client))
+    return found
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ def events(body: bytes) -> list[Event]:
         if fields:
             data = "\n".join(fields["data"])
             assert data, block
-            found.append(Event(fields.get("event", [None])[0], data))  # type: ignore[list-item]  # None: no such line
+            found.append(Event(fields["event"][0] if "event" in fields else None, data))
     return found
 
 

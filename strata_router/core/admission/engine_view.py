@@ -117,6 +117,10 @@ class EngineView:
         self.became_empty()
         self._cools_until_s[model] = now + self._cooldown_ms / 1000
 
+    def wanted(self, now: float) -> None:
+        """Restart the idle clock of the ready model: the operator has just asked for it."""
+        self._idle_since_s = now
+
     def lease_ended(self, model: ModelId, now: float) -> None:
         """Restart grace and idle clock; a lease of a model that is no longer there has neither."""
         if self.ready == model:

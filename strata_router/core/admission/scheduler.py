@@ -181,7 +181,8 @@ class Scheduler:
         """Load ``model`` as soon as no lease is left, ahead of tickets, grace and cooldown.
 
         A load of another model that nobody holds a lease on is cancelled. Done at ``engine_ready``
-        or ``load_failed`` of the model. Replaces an earlier wish.
+        or ``load_failed`` of the model; at once when it is ready, with its idle clock restarted.
+        Replaces an earlier wish.
         """
         self._state.wish = OperatorWish(model)
 

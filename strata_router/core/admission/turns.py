@@ -43,7 +43,7 @@ def _step(state: AdmissionState, now: float) -> bool:
     if state.engine.phase in (Phase.CANCELLING, Phase.UNLOADING):
         return False
     if state.wish is not None:
-        return _serve_operator(state, state.wish)
+        return _serve_operator(state, state.wish, now)
     due = state.room.first_due()
     tier = state.room.highest_tier()
     if tier is None:
@@ -61,9 +61,10 @@ def _step(state: AdmissionState, now: float) -> bool:
     return _switch_towards(state, first, now, skips_grace=due is not None or tier is Tier.PRIORITY)
 
 
-def _serve_operator(state: AdmissionState, wish: OperatorWish) -> bool:
+def _serve_operator(state: AdmissionState, wish: OperatorWish, now: float) -> bool:
     loading = state.engine.loading
     if wish.model is not None and wish.model == state.engine.ready:
+        state.engine.wanted(now)
         state.wish = None
         return True
     if wish.decided or state.leases or (loading is not None and loading == wish.model):

@@ -15,6 +15,7 @@ from strata_router.core.engine.readiness import (
     Verdict,
     read_llama_health,
     read_model_list,
+    read_strata_activity,
     read_strata_health,
 )
 from strata_router.core.vocabulary import CHAT_PATH
@@ -36,6 +37,7 @@ class EngineKind(Protocol):
 
     chat_path: where the engine takes chat requests. cache_lookup_path: contract section 8, or None.
     identity_paths: GET these, in order; every one must be Verified.
+    activity_path: GET this to learn whether requests run or wait; None: no need to know.
     uses_profile: models of this kind have a Strata profile, which is checked before each start.
     """
 
@@ -47,6 +49,9 @@ class EngineKind(Protocol):
 
     @property
     def identity_paths(self) -> tuple[str, ...]: ...
+
+    @property
+    def activity_path(self) -> str | None: ...
 
     @property
     def uses_profile(self) -> bool: ...
@@ -62,6 +67,9 @@ class EngineKind(Protocol):
     ) -> Verdict:
         """What an answer on one of ``identity_paths`` proves."""
 
+    def is_busy(self, status: int, body: bytes) -> bool:
+        """Whether the answer on ``activity_path`` says that requests run or wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class StrataKind:
@@ -73,6 +81,9 @@ class StrataKind:
     chat_path: str = CHAT_PATH
     cache_lookup_path: str | None = "/v1/cache/lookup"
     identity_paths: tuple[str, ...] = ("/health",)
+    # Told to stop, Strata lets a running request go on for 20 s; told by the hang-up of its client, it
+    # ends it within a second or two. So SIGTERM has to wait for the latter.
+    activity_path: str | None = "/status"
     uses_profile: bool = True
 
     def help_plan(self) -> LaunchPlan | None:
@@ -96,6 +107,9 @@ class StrataKind:
     ) -> Verdict:
         return read_strata_health(status, body, upstream_model, configured)
 
+    def is_busy(self, status: int, body: bytes) -> bool:
+        return read_strata_activity(status, body)
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaServerKind:
@@ -107,6 +121,7 @@ class LlamaServerKind:
     chat_path: str = CHAT_PATH
     cache_lookup_path: str | None = None
     identity_paths: tuple[str, ...] = ("/health", "/v1/models")
+    activity_path: str | None = None
     uses_profile: bool = False
 
     def help_plan(self) -> LaunchPlan | None:
@@ -128,6 +143,9 @@ class LlamaServerKind:
         if path == "/v1/models":
             return read_model_list(status, body, upstream_model, configured)
         return Mismatch("no such check")
+
+    def is_busy(self, status: int, body: bytes) -> bool:
+        return False
 
 
 def engine_kind(engine: EngineEntry, config: Config) -> EngineKind:

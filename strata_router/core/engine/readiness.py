@@ -1,4 +1,4 @@
-"""What an engine's words prove: a readiness file, or the answer of its health endpoint.
+"""What an engine's words prove: a readiness file, or an answer about its health or activity.
 
 Reasons are short, generic and ours; a name that the engine says appears only when it is configured.
 Source: contract 4.2.
@@ -66,6 +66,15 @@ def read_strata_health(
     if document.get("loaded") is not True:
         return Mismatch("backend listens but reports that its model is not loaded")
     return Verified()
+
+
+def read_strata_activity(status: int, body: bytes) -> bool:
+    """Whether ``GET /status`` of Strata says that requests run or wait; False when it says nothing."""
+    document = _json_object(body) if status == 200 else None
+    if document is None:
+        return False
+    queued = document.get("queued")
+    return document.get("busy") is True or (isinstance(queued, int) and queued > 0)
 
 
 def read_llama_health(status: int) -> Verdict:

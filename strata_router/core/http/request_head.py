@@ -20,6 +20,9 @@ CONTENT_LENGTH_DIGITS = 18
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 
+_QUOTED_BYTES = re.compile(r"[: ]*(bytearray\()?b['\"]")
+"""Where h11 begins to quote the client's bytes in its message; nothing of ours looks like that."""
+
 
 class HeadFault(Exception):
     """The head cannot be served; ``refusal`` says what to answer before closing."""
@@ -117,8 +120,9 @@ def parse_head(raw: bytes) -> RequestHead:
 
 
 def _malformed(detail: str) -> HeadFault:
-    # h11's details name header kinds and states, never their values; they help whoever debugs a client.
-    return HeadFault(Refusal(Case.BAD_REQUEST, f"The request is not well-formed HTTP: {detail}."))
+    # What h11 says about the kind of mistake helps whoever debugs a client; what was sent is not repeated.
+    kind = _QUOTED_BYTES.split(detail, maxsplit=1)[0]
+    return HeadFault(Refusal(Case.BAD_REQUEST, f"The request is not well-formed HTTP: {kind}."))
 
 
 def _tokens(headers: tuple[tuple[bytes, bytes], ...], name: bytes) -> set[bytes]:

@@ -38,6 +38,9 @@ _NOT_FORWARDED = frozenset(
 )
 
 
+OWN_PREFIX = b"x-strata-"
+"""Headers that only this server sets; an engine's would stand beside them and mean something else."""
+
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1[0-9][0-9][ \r]")
 
 
@@ -98,7 +101,7 @@ def parse_upstream_head(raw: bytes) -> UpstreamHead | None:
             for name, value in event.headers
             if name not in _NOT_FORWARDED
             and name not in named_hop_by_hop
-            and not name.startswith(b"access-control-")
+            and not name.startswith((b"access-control-", OWN_PREFIX))
         ),
         content_type=values.get(b"content-type", b""),
         encoded=values.get(b"content-encoding", b"identity").strip().lower() != b"identity",

@@ -59,9 +59,13 @@ class SseLines:
         return whole
 
     def drain(self) -> bytes:
-        """Return and forget the line that the end of the stream left without an end."""
+        """Return and forget the line that the end of the stream left without an end.
+
+        What was fed still ends inside that line, not after a blank one.
+        """
         rest = self.unfinished
         self._unfinished.clear()
+        self._last_line_is_blank = self._last_line_is_blank and not rest
         return rest if _is_within_limit(rest) else b""
 
     def _joined(self, whole: bytes) -> bytes:

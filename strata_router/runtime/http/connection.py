@@ -25,8 +25,8 @@ from strata_router.runtime.http.sockets import PeerGone
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-PIPELINE_LIMIT_BYTES = 64 * 1024
-"""What a client may send behind its request before the answer is out (contract 6.5)."""
+WITHOUT_BODY = (204, 304)
+"""Statuses whose responses end with their head; framing headers there confuse strict clients."""
 
 LINGER_S = 5.0
 LINGER_BYTES = 64 * 1024 * 1024
@@ -182,7 +182,8 @@ class ClientConnection:
     def begin_response(self, status: int, headers: Headers, length: int | None) -> None:
         """Set the response's head; it leaves with the first bytes of the body.
 
-        length: of the body, or None when only its end will tell: chunked for HTTP/1.1, else by close.
+        length: of the body, or None when only its end will tell: chunked for HTTP/1.1, else by close;
+        without meaning for a status that has no body.
         Adds the framing header and ``Connection: close`` where the connection ends with this response.
         """
         assert not self.response_started, "one response per request"
@@ -191,7 +192,9 @@ class ClientConnection:
         headers = list(headers)
         self._chunked = False
         self._left_bytes = length
-        if length is not None:
+        if status in WITHOUT_BODY:
+            self._left_bytes = 0
+        elif length is not None:
             headers.append((b"content-length", b"%d" % length))
         elif head is not None and head.version == "1.1":
             self._chunked = True

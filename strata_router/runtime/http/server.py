@@ -88,7 +88,10 @@ class Server:
                 if exc.errno in _NO_ROOM:
                     log.warning("cannot accept connections: %s", errno.errorcode[exc.errno])
                     await trio.sleep(ACCEPT_PAUSE_S)
-                # Else the connection died between its arrival and our accept: nothing is lost.
+                else:
+                    # The connection died between its arrival and our accept, and nothing is lost; or
+                    # the listener was closed before we came to see that we are cancelled.
+                    await trio.lowlevel.checkpoint()
 
     def _start(self, sock: socket.socket, limits: Limits) -> None:
         assert self._nursery is not None

@@ -33,8 +33,15 @@ def adopt(sock: socket.socket) -> socket.socket:
     return sock
 
 
-async def receive(sock: socket.socket, limit_bytes: int = READ_BYTES) -> bytes:
-    """Next bytes, or b"" at the peer's EOF. Raises PeerGone on a reset."""
+async def receive(
+    sock: socket.socket, limit_bytes: int = READ_BYTES, *, wait_first: bool = False
+) -> bytes:
+    """Next bytes, or b"" at the peer's EOF. Raises PeerGone on a reset.
+
+    wait_first: the caller has just emptied the socket, so trying before waiting would be in vain.
+    """
+    if wait_first:
+        await trio.lowlevel.wait_readable(sock)
     while True:
         try:
             return sock.recv(limit_bytes)

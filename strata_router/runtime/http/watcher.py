@@ -29,8 +29,12 @@ class DisconnectWatcher:
         self._epoll.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
 
     def forget(self, sock: socket.socket) -> None:
-        """Stop watching, before the socket is closed or read by somebody else. Idempotent."""
-        if self._callbacks.pop(sock.fileno(), None) is not None:
+        """Stop watching, before the socket is closed or read by somebody else. Idempotent.
+
+        Also after ``run`` has ended: at the daemon's end exchanges may outlive it by a moment.
+        """
+        watched = self._callbacks.pop(sock.fileno(), None) is not None
+        if watched and not self._epoll.closed:
             self._epoll.unregister(sock.fileno())
 
     async def run(self) -> None:

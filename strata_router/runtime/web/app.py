@@ -14,7 +14,11 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from strata_router.core.http.accept import preferred
 from strata_router.core.refusal import Case, Refusal
+from strata_router.runtime.web.exposition import TextForm
+
+JSON = "application/json"
 
 _CURSOR = re.compile(r"[0-9]{1,18}\Z")
 
@@ -23,6 +27,7 @@ _CURSOR = re.compile(r"[0-9]{1,18}\Z")
 class Views:
     """Where the app's answers come from; all synchronous.
 
+    exposition: the same figures as metrics, as Prometheus text.
     requests: (after, limit) -> a page, see core.record.ring.
     """
 
@@ -30,6 +35,7 @@ class Views:
     model: Callable[[str], dict[str, Any] | None]
     health: Callable[[], tuple[int, dict[str, Any]]]
     metrics: Callable[[], dict[str, Any]]
+    exposition: Callable[[TextForm], bytes]
     requests: Callable[[int | None, int], dict[str, Any]]
 
 
@@ -55,7 +61,15 @@ def build_app(views: Views) -> QuartTrio:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return _json(views.metrics())
+        form = _metrics_form(request.args.get("format"), request.headers.getlist("Accept"))
+        if isinstance(form, Refusal):
+            return _refused(form)
+        if form is None:
+            response = _json(views.metrics())
+        else:
+            response = Response(views.exposition(form), content_type=form.content_type)
+        response.headers["Vary"] = "Accept"
+        return response
 
     @app.get("/requests")
     async def requests() -> Response:
@@ -86,13 +100,29 @@ def build_app(views: Views) -> QuartTrio:
     return app
 
 
+def _metrics_form(parameter: str | None, accept: list[str]) -> TextForm | Refusal | None:
+    """Which text, or None for JSON. parameter: of the query, beats the header. Source: contract 5."""
+    wishes = ",".join(accept)
+    match parameter:
+        case None:
+            wanted = preferred(wishes, (JSON, *TextForm))
+            return None if wanted in (None, JSON) else TextForm(wanted)
+        case "json":
+            return None
+        case "prometheus":
+            return TextForm(preferred(wishes, tuple(TextForm)) or TextForm.PROMETHEUS)
+        case _:
+            return Refusal(Case.INVALID_VALUE, "The parameter 'format' must be json or prometheus.")
+
+
 def _not_found(path: str) -> Refusal:
     """Clients join URLs naively; say which path they probably meant (cases/clients/case_19.py)."""
     squeezed = re.sub("/+", "/", path).rstrip("/")
     squeezed = squeezed.replace("/v1/v1/", "/v1/")
     known = ("/v1/chat/completions", "/v1/models")
     for candidate in known:
-        if squeezed in (candidate, candidate.removeprefix("/v1")) and path != candidate:
+        # Equal, too: the app sees a path without the doubled slashes that kept it from matching.
+        if squeezed in (candidate, candidate.removeprefix("/v1")):
             return Refusal(Case.NOT_FOUND, f"There is no such path; did you mean {candidate}?")
     return Refusal(
         Case.NOT_FOUND,
@@ -102,8 +132,8 @@ def _not_found(path: str) -> Refusal:
 
 
 def _json(document: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(document), status, content_type="application/json")
+    return Response(orjson.dumps(document), status, content_type=JSON)
 
 
 def _refused(refusal: Refusal) -> Response:
-    return Response(refusal.json_body(), refusal.row.status, content_type="application/json")
+    return Response(refusal.json_body(), refusal.row.status, content_type=JSON)

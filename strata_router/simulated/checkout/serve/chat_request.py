@@ -42,6 +42,7 @@ class ChatRequest:
 
     prompt: the rendered conversation. max_tokens: None for the rest of the context. must_call: the
     tool that tool_choice asks for. wants_json: response_format asks for JSON, so nothing streams.
+    wants_progress: prompt reading is reported in chunks of its own.
     """
 
     model: str | None
@@ -54,6 +55,7 @@ class ChatRequest:
     wants_usage: bool
     wants_logprobs: bool
     wants_json: bool
+    wants_progress: bool
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -89,6 +91,7 @@ def parse_chat(raw: Mapping[str, Any]) -> ChatRequest:
         wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
         wants_logprobs=bool(raw.get("logprobs", False)),
         wants_json=kind in ("json_object", "json_schema"),
+        wants_progress=raw.get("return_progress") is True,
     )
 
 

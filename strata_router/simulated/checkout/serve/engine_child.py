@@ -48,7 +48,8 @@ class Slot:
             return self._read_prompt(now)
         lines = ""
         for _ in range(1 if self.every_s else WINDOW_TOKENS):
-            if self.stopped:
+            # A STOP that comes after the last token stops nothing: the server sends one each time.
+            if self.stopped and self.made < self.tokens:
                 return lines + self._done("cancel"), True
             if self.made == self.die_after:
                 write(lines)

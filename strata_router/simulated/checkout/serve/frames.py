@@ -40,6 +40,14 @@ class Work:
             usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
         return usage
 
+    def progress(self, read_tokens: int, reading_s: float) -> JsonObject:
+        return {
+            "total": self.prompt_tokens,
+            "cache": self.reused,
+            "processed": read_tokens,
+            "time_ms": round(reading_s * 1000),
+        }
+
     def timings(self, knobs: RequestKnobs) -> JsonObject:
         """Rates are 0 where no time was measured, as in Strata's answer to a trivial prompt."""
         if knobs.timings_values is not None:

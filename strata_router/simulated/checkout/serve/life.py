@@ -121,7 +121,8 @@ def _run(
     if knobs.ready_file != "before_load":
         _report_ready_later(ready_file, profile)
     service.ledger.touch()
-    threading.Thread(target=service.watch_idleness, daemon=True).start()
+    if service.minds_idleness:
+        threading.Thread(target=service.watch_idleness, daemon=True).start()
     return _serve_until_stopped(service, listener, options.port)
 
 

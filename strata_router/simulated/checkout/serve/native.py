@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from typing import NoReturn
 
 from .profile import Profile
 from .stamps import Stamps
@@ -178,12 +179,13 @@ def start_workers(profile: Profile, stamps: Stamps) -> None:
         _spawn("worker.py", arguments, stamps, own_session=knobs.worker_setsid)
 
 
-def die(how: int) -> None:
+def die(how: int) -> NoReturn:
     """End this process at once, without clean-up: an exit status, or minus a signal."""
     if how >= 0:
         os._exit(how)
     os.kill(os.getpid(), -how)
-    time.sleep(10**9)
+    while True:  # A signal may be delivered to another thread first.
+        time.sleep(1)
 
 
 def _spawn(

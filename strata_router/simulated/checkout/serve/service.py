@@ -87,6 +87,13 @@ class Service:
             self.held.forget()
             return "unloaded"
 
+    @property
+    def minds_idleness(self) -> bool:
+        """Whether anything is to happen after a while without requests."""
+        knobs = self.profile.engine
+        deaths = (knobs.die_idle_after_s, knobs.engine_dies_idle_after_s)
+        return self.profile.idle_unload_s > 0 or any(after_s is not None for after_s in deaths)
+
     def watch_idleness(self) -> None:
         """Carry out what the profile wants after a while without requests; runs in a thread."""
         knobs = self.profile.engine

@@ -34,7 +34,10 @@ class Sink(Protocol):
         """Before the request has its turn."""
 
     def silence(self) -> None:
-        """The engine read a part of the prompt, or said nothing for a while."""
+        """The engine said nothing for a while, or the request still waits for its turn."""
+
+    def progress(self, read_tokens: int, work: Work, reading_s: float) -> None:
+        """The engine has read so much of the prompt."""
 
     def tick(self) -> None:
         """About once a second while the engine works."""
@@ -73,6 +76,14 @@ class StreamingSink:
     def silence(self) -> None:
         self._stream.comment()
         self._stream.flush()
+
+    def progress(self, read_tokens: int, work: Work, reading_s: float) -> None:
+        """A comment; where ``return_progress`` asks for it, a chunk with an empty delta too."""
+        self.silence()
+        if self._request.wants_progress:
+            chunk = self._frames.chunk({})
+            chunk["prompt_progress"] = work.progress(read_tokens, reading_s)
+            self._stream.chunk(chunk)
 
     def tick(self) -> None:
         if self._request.wants_json:
@@ -140,6 +151,9 @@ class CollectingSink:
         pass
 
     silence = tick = flush = begin
+
+    def progress(self, read_tokens: int, work: Work, reading_s: float) -> None:
+        pass
 
     def piece(self, piece: Piece, work: Work, *, is_last: bool) -> None:
         self._pieces.append(piece)

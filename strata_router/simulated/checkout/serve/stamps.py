@@ -22,8 +22,8 @@ from typing import Any
 _FLOCK = "hhqqi4x"
 """C's struct flock on Linux: type, whence, start, length, pid, padding."""
 
-FIRST_KEPT_FD = 200
-"""The inherited descriptors get high numbers, out of the way of 0, 1 and 2 in a child."""
+FIRST_KEPT_FD = 3
+"""The inherited descriptors stay out of the way of 0, 1 and 2, which a child gets anew."""
 
 
 class Stamps:
@@ -36,11 +36,12 @@ class Stamps:
         self.lock_fd = -1
         self.is_alone = True
         if path is not None:
+            descriptors = _descriptors()
             flags = os.O_APPEND | os.O_CREAT | os.O_WRONLY
             self.event_fd = _kept(os.open(path, flags, 0o600))
             self.lock_fd = _kept(os.open(path + ".lock", os.O_RDWR | os.O_CREAT, 0o600))
             self.is_alone = self._take_lock()
-            self._start()
+            self._start(descriptors)
 
     def stamp(self, event: str, **facts: Any) -> None:
         """Append one line. Never raises: an event file that went away is the test's affair."""
@@ -51,7 +52,7 @@ class Stamps:
         with contextlib.suppress(OSError):
             os.write(self.event_fd, line)
 
-    def _start(self) -> None:
+    def _start(self, descriptors: dict[str, str]) -> None:
         """Stamp ``start`` with all that the starter handed over, and ``overlap`` when not alone."""
         self.stamp(
             "start",
@@ -63,7 +64,7 @@ class Stamps:
             pgid=os.getpgid(0),
             sid=os.getsid(0),
             environment=sorted(os.environ),
-            descriptors=_descriptors(),
+            descriptors=descriptors,
         )
         if not self.is_alone:
             self.stamp("overlap", holder=_lock_holder(self.lock_fd))
@@ -109,20 +110,18 @@ def _lock_holder(fd: int) -> int:
 
 
 def _kept(fd: int) -> int:
-    """``fd`` under a high number that every child inherits."""
+    """A copy of ``fd`` that every child inherits: F_DUPFD leaves close-on-exec off."""
     kept = fcntl.fcntl(fd, fcntl.F_DUPFD, FIRST_KEPT_FD)
-    os.set_inheritable(kept, True)
     os.close(fd)
     return kept
 
 
 def _descriptors() -> dict[str, str]:
-    """What the starter left open, by number; our own high-numbered ones are left out."""
+    """What the starter left open, by number; to be called before anything of ours is opened."""
     found: dict[str, str] = {}
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            if int(name) < FIRST_KEPT_FD:
-                found[name] = os.readlink(f"/proc/self/fd/{name}")
+        with contextlib.suppress(OSError):  # The listing's own descriptor is closed again.
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
     return found
 
 
