@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ROUNDS ?= 1
 REAL ?= 0
+DIST ?= dist
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-deep test-live check lint types imports coverage bench soak docs lock clean
+.PHONY: demo test test-deep test-live check lint types imports coverage bench soak dist docs lock clean
 
 # One stamp per set of locked packages; a changed lock file installs again.
 $(VENV)/.run: requirements/run.lock pyproject.toml
@@ -53,6 +54,11 @@ test-live: $(VENV)/.test $(VENV)/.live
 coverage: $(VENV)/.test
 	$(BIN)/coverage run -m pytest -m "not deep and not live"
 	$(BIN)/coverage html
+
+# Wheel and sdist, without network: the build backend is one of the locked packages.
+dist: $(VENV)/.run
+	@mkdir -p "$(DIST)"
+	@$(BIN)/python -c 'import sys; from flit_core.buildapi import build_sdist, build_wheel; [print(build(sys.argv[1])) for build in (build_wheel, build_sdist)]' "$(DIST)"
 
 docs: $(VENV)/.test
 	$(BIN)/python -m tests.generate_docs

@@ -7,6 +7,8 @@ Source: contract 2, 4.6, 4.7.
 
 import importlib.metadata
 import json
+import os
+import shutil
 import socket
 import stat
 import sys
@@ -139,10 +141,19 @@ def _free_port(preferred: int, but: int = 0) -> int:
     raise OSError("no free port on 127.0.0.1")
 
 
+def _command() -> str:
+    """How the person at this terminal can call strata-router from another one."""
+    ours = sys.argv[0]
+    if shutil.which("strata-router") is not None or not ours.endswith("/strata-router"):
+        return "strata-router"
+    relative = os.path.relpath(ours)
+    return ours if relative.startswith("..") else relative
+
+
 def _instructions(config: dict[str, Any]) -> str:
     url = f"http://{config['listen']}"
     first, second = config["models"]
-    command = Path(sys.argv[0]).name if sys.argv[0].endswith("strata-router") else "strata-router"
+    command = _command()
     return f"""
   strata-router demo: {url}   (Ctrl-C ends it and leaves nothing)
 

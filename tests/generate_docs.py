@@ -23,6 +23,7 @@ from strata_router.core.config.keys import (
 from strata_router.core.config.tables import Key
 from strata_router.core.engine.lifecycle import states_document
 from strata_router.core.metrics import Kind
+from tests.man_page import man_page
 from tests.metric_table import metric_table
 from tests.record_table import field_table
 
@@ -129,6 +130,7 @@ GENERATED = (
     Generated("docs/record.md", record_fields),
     Generated("docs/states.md", lambda _: states_document()),
     Generated("docs/metrics.md", metric_reference),
+    Generated("docs/strata-router.1", lambda _: man_page()),
 )
 
 

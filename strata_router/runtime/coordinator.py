@@ -6,6 +6,8 @@ seen before a decision that would have used the departed (contract 7: a ticket i
 that is still there, or not at all).
 """
 
+import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,10 +42,13 @@ from strata_router.runtime.engine_supervisor import (
     EngineReport,
     EngineStopped,
     EngineSupervisor,
+    Listener,
     LoadCancelled,
     LoadFailed,
     LoadStarted,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class Place:
 
     def request_commit(self) -> None:
         """Ask for ``exchange.commit`` with the model that the head must name."""
-        self._coordinator.post(lambda now: self._coordinator.pin(self, now))
+        self._coordinator.post(lambda now: self._coordinator.pin(self.ticket.id, now))
 
     def headers_arrived(self) -> None:
         """The upstream's response head was seen."""
@@ -164,15 +169,20 @@ class Observer(Protocol):
 class Coordinator:
     """See the module's text. Methods are synchronous and may be called from any task."""
 
-    def __init__(self, config: Config, catalog: Catalog) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        supervise: Callable[[Config, Catalog, Listener], EngineSupervisor] = EngineSupervisor,
+    ) -> None:
         self._catalog = catalog
         self.scheduler = Scheduler(settings(config))
-        self.supervisor = EngineSupervisor(config, catalog, self)
+        self.supervisor = supervise(config, catalog, self)
         self._inbox: deque[Fact] = deque()
         self._wake = trio.Event()
         self._places: dict[TicketId, Place] = {}
         self._engine: EngineReady | None = None
+        self._lookup: trio.CancelScope | None = None
         self._observers: list[Observer] = []
         self.routing = True
         self.last_loaded: ModelId | None = None
@@ -195,10 +205,12 @@ class Coordinator:
         del self._places[place.ticket.id]
         self.post(lambda now: self.scheduler.leave(place.ticket.id, now))
 
-    def pin(self, place: Place, now: float) -> None:
-        if place.left or place.refusal is not None:
+    def pin(self, ticket_id: TicketId, now: float) -> None:
+        # By its id: the exchange may have queued once more since it asked.
+        place = self._places.get(ticket_id)
+        if place is None or place.refusal is not None:
             return
-        match self.scheduler.pin(place.ticket.id, now):
+        match self.scheduler.pin(ticket_id, now):
             case Refusal() as refusal:
                 self._settle(place, refusal)
             case model:
@@ -260,7 +272,7 @@ class Coordinator:
     def _take_report(self, report: EngineReport, now: float) -> None:
         match report:
             case LoadStarted(model):
-                self._engine = None
+                self._lose_engine()
                 self.scheduler.load_started(model, now)
             case EngineReady() as ready:
                 self._engine = ready
@@ -276,7 +288,7 @@ class Coordinator:
             case LoadCancelled(model):
                 self.scheduler.load_cancelled(model, now)
             case EngineDied() | EngineStopped():
-                self._engine = None
+                self._lose_engine()
                 self.scheduler.engine_stopped(now)
             case unreachable:
                 assert_never(unreachable)
@@ -305,9 +317,8 @@ class Coordinator:
                     self._carry_out(decision, nursery)
                 if self._inbox:
                     continue  # carrying out a decision can produce facts
-                deadline = self.scheduler.next_deadline()
                 self._wake = trio.Event()
-                with trio.move_on_at(float("inf") if deadline is None else deadline):
+                with trio.move_on_at(self.scheduler.next_deadline() or math.inf):
                     await self._wake.wait()
 
     def _carry_out(self, decision: Decision, nursery: trio.Nursery) -> None:
@@ -319,19 +330,22 @@ class Coordinator:
                 if place is not None:
                     self._settle(place, refusal)
             case Load(model):
-                self._engine = None
+                self._lose_engine()
                 self.supervisor.load(model)
             case Unload():
-                self._engine = None
+                self._lose_engine()
                 self.supervisor.unload()
             case CancelLoad():
                 self.supervisor.cancel_load()
             case LookUpCache():
-                nursery.start_soon(self._look_up_cache, decision)
+                self._end_lookup()
+                self._lookup = trio.CancelScope()
+                nursery.start_soon(self._look_up_cache, decision, self._lookup)
             case unreachable:
                 assert_never(unreachable)
 
     def _admit(self, ticket: TicketId, model: ModelId, model_switch: bool) -> None:
+        self._end_lookup()
         place = self._places.get(ticket)
         if place is None:
             return  # it left after the decision's facts; its own leave() is in the inbox
@@ -348,26 +362,42 @@ class Coordinator:
         place.refusal = refusal
         place.changed.set()
 
-    async def _look_up_cache(self, decision: LookUpCache) -> None:
+    def _lose_engine(self) -> None:
+        self._engine = None
+        self._end_lookup()
+
+    def _end_lookup(self) -> None:
+        """Nobody waits for the answer any more: it would only keep the engine from the request."""
+        if self._lookup is not None:
+            self._lookup.cancel()
+            self._lookup = None
+
+    async def _look_up_cache(self, decision: LookUpCache, scope: trio.CancelScope) -> None:
+        with scope:
+            scores, supported = await self._ask_cache(decision)
+            self.post(
+                lambda now: self.scheduler.cache_scores(decision.round, scores, supported, now)
+            )
+
+    async def _ask_cache(self, decision: LookUpCache) -> tuple[cache_lookup.ScoreMap | None, bool]:
+        """(scores, supported), as ``Scheduler.cache_scores`` takes them."""
         engine = self._engine
-        path = engine.kind.cache_lookup_path if engine is not None else None
-        asked = [
-            (ticket, place.request)
-            for ticket in decision.tickets
-            if (place := self._places.get(ticket)) is not None and place.request is not None
-        ]
-        if engine is None or path is None:
-            scores: cache_lookup.ScoreMap | None = None
-            supported = engine is None
-        else:
-            scores, supported = await cache_lookup.look_up(
+        assert engine is not None, "lookups are decided for a ready engine and end with it"
+        path = engine.kind.cache_lookup_path
+        if path is None:
+            return None, False
+        waiting = [(ticket, self._places.get(ticket)) for ticket in decision.tickets]
+        try:
+            return await cache_lookup.look_up(
                 engine.port,
                 path,
-                asked,
+                [(t, place.request) for t, place in waiting if place and place.request],
                 self._catalog.upstream_model(engine.model),
                 decision.budget_ms / 1000,
             )
-        self.post(lambda now: self.scheduler.cache_scores(decision.round, scores, supported, now))
+        except Exception as exc:  # the top of a task: an order is not worth the daemon's life
+            log.warning("the cache lookup failed (%s); arrival order holds", type(exc).__name__)
+            return None, True
 
 
 def settings(config: Config) -> SchedulerSettings:

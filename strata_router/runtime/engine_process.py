@@ -333,10 +333,8 @@ class EngineProcess:
         while True:
             try:
                 left = self._reap(find(await trio.to_thread.run_sync(processes)).values())
-            except OSError:
-                await trio.sleep(
-                    ROUND_S
-                )  # no descriptor is left to look with: others will come free
+            except OSError:  # no descriptor is left to look with: one will come free
+                await trio.sleep(ROUND_S)
                 continue
             if not left:
                 break

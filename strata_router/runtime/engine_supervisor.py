@@ -281,7 +281,7 @@ class EngineSupervisor:
                 return
         cancelled = scope.cancelled_caught
         self._load_scope = None
-        stuck = await self._discard_failed_load()
+        stuck = await self._discard_load(EngineEvent.STOP if cancelled else EngineEvent.FAILED)
         if cancelled:
             log.info("load of %s was cancelled after %d ms", model, load_ms())
             self._listener.engine_report(LoadCancelled(model))
@@ -474,11 +474,11 @@ class EngineSupervisor:
 
     # ---- stop ----------------------------------------------------------------------------------
 
-    async def _discard_failed_load(self) -> str | None:
-        """Kill and reap what a failed load left; None, or why that did not work."""
+    async def _discard_load(self, event: EngineEvent) -> str | None:
+        """Kill and reap what a failed or cancelled load left; None, or why that did not work."""
         if self._lifecycle.state not in (EngineState.STARTING, EngineState.CHECKING):
             return None
-        self._lifecycle.on(EngineEvent.FAILED)
+        self._lifecycle.on(event)
         process = self._process
         if process is None:
             self._lifecycle.on(EngineEvent.GONE)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from strata_router.cli.check import run
+from strata_router.runtime.control_endpoint import user_name
 from tests.generate_docs import ROOT
 
 

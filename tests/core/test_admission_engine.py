@@ -215,6 +215,17 @@ def test_nothing_is_loaded_before_the_leases_of_a_dead_engine_have_ended() -> No
     assert story.leave(2, 5) == [Admit(one(3), B, model_switch=True), Load(B)]
 
 
+def test_a_ticket_that_queues_again_after_its_engine_died_is_refused_once() -> None:
+    """An exchange that finds nobody listening comes back with its own id, as old as before."""
+    story = Story().serving(A, 5, 0)
+    story.scheduler.leave(one(5), 1)
+    story.stopped(1)
+    story.ask(4, B, now=1)
+    story.ask(5, A, now=1, arrived_s=0)
+    story.scheduler.set_routing(False, 2)
+    assert story.take(2) == [Refuse(one(5), Refusal(Case.ROUTING_OFF))]
+
+
 def test_the_end_of_a_dead_engines_lease_starts_no_grace() -> None:
     story = Story().serving(A, 1, 0)
     story.stopped(3)

@@ -189,7 +189,7 @@ async def test_60_mb_arrive_byte_for_byte_and_are_let_go_once_sent(tmp_path: Pat
         assert facts["body_bytes"] == len(expected)
         assert facts["body_sha256"] == hashlib.sha256(expected).hexdigest()
         # While the engine works nothing of the body is kept.
-        await until(lambda: resident_bytes(it.pid) - before < 20 * MIB, 5)
+        await until(lambda: resident_bytes(it.pid) - before < 12 * MIB, 5)
         client.reset()
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,14 @@ async def test_b06_a_failed_load_is_not_tried_again_until_its_cooldown_is_over(
     tmp_path: Path,
 ) -> None:
     async with daemon(tmp_path, {"a": {"fail_first_load": 1}}, {"cooldown_ms": 1500}) as it:
-        failed_at = time.monotonic()
         assert "retry-after" not in await _refused_load(it, "a")
         assert (await it.status())["last_startup_error"] == (
             "backend exited with status 1 before it was ready"
         )
-        headers = await _refused_load(it, "a")
-        assert headers["retry-after"][0] in ("1", "2")
+        (wait_s,) = (await _refused_load(it, "a"))["retry-after"]
+        assert wait_s in ("1", "2")
         assert len(it.stamps("start")) == 1
-        await trio.sleep(max(0.0, failed_at + 2.0 - time.monotonic()))
+        await trio.sleep(int(wait_s))
         assert (await it.chat("a")).status == 200
         status = await it.status()
         assert (status["last_startup_error"], status["loaded"]) == (None, "a")
@@ -186,11 +186,14 @@ async def test_b05_what_outlives_the_engine_for_more_than_two_seconds_is_killed(
         assert it.overlaps() == []
 
 
-async def test_b11_off_ends_what_neither_hears_nor_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("leader", ["deaf", "stopped"])
+async def test_b11_off_ends_what_neither_hears_nor_runs(tmp_path: Path, leader: str) -> None:
     """Meanwhile the daemon says that it is busy, refuses requests, and afterwards it is busy no more."""
-    knobs = {"ignore_sigterm": True, **STOPPED_WORKER}
+    knobs = {"ignore_sigterm": leader == "deaf", **STOPPED_WORKER}
     async with daemon(tmp_path, {"a": knobs}, {"shutdown_ms": 1000}) as it:
         assert (await it.chat("a")).status == 200
+        if leader == "stopped":
+            os.kill(_engine_pid(it), signal.SIGSTOP)
         began = time.monotonic()
         outcome: dict[str, Any] = {}
 
@@ -212,14 +215,69 @@ async def test_b11_off_ends_what_neither_hears_nor_runs(tmp_path: Path) -> None:
         assert (status["busy"], status["engine_state"]) == (False, "stopped")
 
 
+FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+@pytest.fixture
+def freezer() -> Iterator[Path]:
+    """A cgroup whose members do not feel SIGKILL while they are frozen."""
+    group = FREEZER / f"strata-router-system-{os.getpid()}"
+    if not (FREEZER / "cgroup.procs").exists():
+        pytest.skip("needs the version 1 cgroup freezer (version 2 lets SIGKILL through)")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"needs permission to make a freezer cgroup ({error.strerror})")
+    yield group
+    _set_freezer(group, "THAWED")
+    while (group / "cgroup.procs").read_text():
+        os.sched_yield()
+    group.rmdir()
+
+
+def _set_freezer(group: Path, state: str) -> None:
+    (group / "freezer.state").write_text(state)
+
+
+@pytest.mark.deep
+async def test_b11_off_fails_naming_what_sigkill_does_not_end_and_nothing_starts_until_it_is_gone(
+    tmp_path: Path, freezer: Path
+) -> None:
+    """Takes the ten seconds after which the contract calls an engine stuck."""
+    async with daemon(tmp_path, {"a": {}, "b": {}}, {"shutdown_ms": 300}) as it:
+        assert (await it.chat("a")).status == 200
+        pid = _engine_pid(it)
+        (freezer / "cgroup.procs").write_text(str(pid))
+        _set_freezer(freezer, "FROZEN")
+        done = await it.off()
+        reason = f"the previous engine (pid {pid}) does not end, not even by SIGKILL"
+        assert (done["ok"], done["message"], done["busy"]) == (False, reason, False)
+        assert done["engine_state"] == "stuck"
+        done = await it.on("b")
+        assert (done["ok"], done["message"]) == (False, reason)
+        assert it.stamps("start")[-1].pid == pid
+        _set_freezer(freezer, "THAWED")
+        await it.status_until(lambda status: status["engine_state"] == "stopped")
+        assert (await it.on("b"))["ok"]
+        assert it.overlaps() == []
+
+
 # ---- deaths ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [DEAF_WORKERS, ESCAPED_WORKERS], ids=["group", "escaped"])
 async def test_b12_a_killed_engine_is_noticed_and_what_it_left_is_ended_before_the_next_start(
-    tmp_path: Path, workers: dict[str, Any]
+    tmp_path: Path,
 ) -> None:
-    async with daemon(tmp_path, {"a": {**workers, "needs_alone": True}}) as it:
+    """Both at once, because each waits for two seconds: workers in its group, and escaped ones."""
+    async with trio.open_nursery() as nursery:
+        for name, workers in (("group", DEAF_WORKERS), ("escaped", ESCAPED_WORKERS)):
+            directory = tmp_path / name
+            directory.mkdir()
+            nursery.start_soon(_check_death_of_a_loaded_engine, directory, workers)
+
+
+async def _check_death_of_a_loaded_engine(directory: Path, workers: dict[str, Any]) -> None:
+    async with daemon(directory, {"a": {**workers, "needs_alone": True}}) as it:
         client = await it.send_chat("a", "FX:slow", stream=True)
         await until(lambda: it.stamps("first_chunk"))
         os.kill(_engine_pid(it), signal.SIGKILL)
@@ -239,6 +297,23 @@ async def test_b12_a_killed_engine_is_noticed_and_what_it_left_is_ended_before_t
         assert it.overlaps() == []
         assert "2 processes outlived the engine and were killed" in it.log
         assert (await it.status())["last_startup_error"] is None
+
+
+async def test_requests_that_wait_when_the_engine_dies_are_served_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with daemon(tmp_path, {"a": {}, "b": {}}, {"max_pending": 1}) as it:
+        active = await it.send_chat("a", "FX:slow", stream=True)
+        await until(lambda: it.stamps("first_chunk"))
+        waiting = [await it.send_chat(model) for model in ("a", "b", "a")]
+        await it.status_until(lambda status: status["queue_depth"] == 3)
+        os.kill(_engine_pid(it), signal.SIGKILL)
+        assert b'"code":"upstream_error"' in (await active.reply()).body
+        assert [(await client.reply()).status for client in waiting] == [200] * 3
+        assert [stamp.model for stamp in it.stamps("start")] == [
+            *("upstream-a", "upstream-a", "upstream-b")
+        ]
+        assert it.overlaps() == []
 
 
 async def test_b12_an_idle_engine_that_dies_is_not_loaded_any_more(tmp_path: Path) -> None:

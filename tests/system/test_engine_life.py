@@ -120,13 +120,20 @@ async def test_b07_an_engine_that_cannot_share_its_port_follows_another_ten_time
         assert len({request.peer for request in served}) == len(served)
 
 
-async def test_b07_a_client_that_leaves_mid_stream_does_not_bar_the_port(tmp_path: Path) -> None:
+async def test_b07_an_engine_whose_client_has_left_is_stopped_in_order_and_followed(
+    tmp_path: Path,
+) -> None:
+    """It is not told to stop before it has given the request up: Strata would run it to its end."""
     models = {name: {"no_reuseaddr": True} for name in ("a", "b")}
     async with daemon(tmp_path, models) as it:
         client = await it.send_chat("a", "FX:slow", stream=True)
         await until(lambda: it.stamps("first_chunk"))
         await client.stream.aclose()
         assert (await it.chat("b")).status == 200
+        (first, _) = _engines(it)
+        assert first.status == 0
+        (left,), (stopping,) = map(it.stamps, ("disconnect", "stopping"))
+        assert left.at < stopping.at < left.at + 3
         assert it.overlaps() == []
 
 

@@ -409,6 +409,23 @@ async def test_health_can_be_demanded_of_a_server_that_offers_a_file(tmp_path: P
         assert it.stamps("start")[0].facts["argv"] == _expected_argv(it, "a")
 
 
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("python", "the engine's program cannot be executed (no such file or directory)"),
+        (
+            "strata_dir",
+            "the engine's working directory cannot be entered (no such file or directory)",
+        ),
+    ],
+)
+async def test_a_checkout_or_interpreter_that_has_gone_fails_the_load(
+    tmp_path: Path, key: str, reason: str
+) -> None:
+    async with daemon(tmp_path, {"a": {}}, {key: str(tmp_path / "gone")}) as it:
+        await _expect_failed_load(it, "a", reason)
+
+
 async def test_the_engines_output_goes_to_a_private_file_that_each_start_begins_anew(
     tmp_path: Path,
 ) -> None:

@@ -72,29 +72,34 @@ def test_systemd_takes_every_line(tmp_path: Path, kind: str) -> None:
 
 @needs_systemd_analyze
 def test_the_sandbox_leaves_open_only_what_the_guide_gives_a_reason_for() -> None:
-    assessed = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--json=short", CONTRIB / SERVICE],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    """By the names that systemd 252 gives its findings; other versions have others beside them."""
+    assessed = analyze_security("--json=short")
     findings = json.loads(assessed.stdout)
     given_up = {item["name"] for item in findings if float(item["exposure"] or 0) > 0}
     guide = (ROOT / "docs" / "deployment.md").read_text()
-    reasons = set(re.findall(r"^\| `([^`]+)` \|", guide, re.MULTILINE))
-    assert given_up == reasons & {item["name"] for item in findings}
+    rows = re.findall(r"^\| `([^`]+)` \|", guide, re.MULTILINE)
+    reasons = {row.replace("\\|", "|") for row in rows}
+    assert reasons - given_up == set()
+    if "systemd 252 " in run("systemd-analyze", "--version").stdout:
+        assert given_up - reasons == set()
 
-    overall = subprocess.run(
-        [
-            *("systemd-analyze", "security", "--offline=true"),
-            f"--threshold={int(EXPOSURE_LIMIT * 10)}",
-            CONTRIB / SERVICE,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
+
+@needs_systemd_analyze
+def test_the_sandboxs_exposure_is_within_its_limit() -> None:
+    assessed = analyze_security(f"--threshold={int(EXPOSURE_LIMIT * 10)}")
+    assert assessed.returncode == 0, assessed.stdout.splitlines()[-1]
+
+
+def analyze_security(*options: str) -> "subprocess.CompletedProcess[str]":
+    return run(
+        *("systemd-analyze", "security", "--offline=true", "--no-pager"),
+        *options,
+        str(CONTRIB / SERVICE),
     )
-    assert overall.returncode == 0, overall.stdout.splitlines()[-1]
+
+
+def run(*command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 # ---- what contract and design demand -------------------------------------------------------------
@@ -150,6 +155,12 @@ def test_the_user_units_say_nothing_that_the_system_units_do_not() -> None:
 # ---- Nix -----------------------------------------------------------------------------------------
 
 NIX_FILES = ("flake.nix", "contrib/nixos/module.nix", "contrib/nixos/package.nix")
+NIX_CONFIG = """
+experimental-features = nix-command flakes
+substituters =
+flake-registry =
+build-users-group =
+"""
 STUB = ROOT / "tests" / "data" / "nix"
 
 
@@ -163,14 +174,7 @@ def nix(tmp_path: Path, *command: str, cwd: Path = ROOT) -> str:
         env={
             **os.environ,
             "HOME": str(tmp_path / "home"),
-            "NIX_CONFIG": "\n".join(
-                [
-                    "experimental-features = nix-command flakes",
-                    "substituters =",
-                    "flake-registry =",
-                    "build-users-group =",
-                ]
-            ),
+            "NIX_CONFIG": NIX_CONFIG,
         },
         check=False,
     )

@@ -5,7 +5,7 @@ Both delete lazily, so that a queue of ten thousand costs each decision no more 
 """
 
 import heapq
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from strata_router.core.vocabulary import TicketId
@@ -18,7 +18,8 @@ class ArrivalOrder:
     """A set of ticket ids that knows its smallest and can be walked in ascending order.
 
     Amortised constant time where ids come in ascending order, which all but the pinned and the
-    slowly uploaded do; those few are inserted by bisection. An id is added once in its life.
+    slowly uploaded do; those few are inserted by bisection. A discarded id may be added again: an
+    exchange queues once more when the engine had died before the request was sent.
     """
 
     __slots__ = ("_ids", "_live", "_start")
@@ -40,8 +41,11 @@ class ArrivalOrder:
                 yield self._ids[index]
 
     def add(self, ticket_id: TicketId) -> None:
-        if self._ids and ticket_id < self._ids[-1]:
-            insort(self._ids, ticket_id, lo=self._start)
+        if self._ids and ticket_id <= self._ids[-1]:
+            index = bisect_left(self._ids, ticket_id, lo=self._start)
+            # Lazily deleted it may still lie there, and would be walked twice.
+            if index == len(self._ids) or self._ids[index] != ticket_id:
+                self._ids.insert(index, ticket_id)
         else:
             self._ids.append(ticket_id)
         self._live.add(ticket_id)

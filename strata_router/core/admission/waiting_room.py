@@ -95,7 +95,7 @@ class WaitingRoom:
         waiting = self._waiting[ticket_id]
         lane = self._tiers[waiting.ticket.tier].lane((model,), model)
         if lane is waiting.lane:
-            return  # An id enters an ArrivalOrder only once.
+            return  # Bound to that model already.
         waiting.lane.order.discard(ticket_id)
         lane.order.add(ticket_id)
         self._waiting[ticket_id] = Waiting(waiting.ticket, lane)

@@ -12,7 +12,7 @@ import math
 import socket
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -75,7 +75,8 @@ class ClientConnection:
         self._suppress_body = False
         self._writing = False  # the owner task is inside a send
         self._backlog = b""  # tail of an interjection that the kernel did not take
-        self.must_close = False  # the connection ends with this response
+        self.must_close = False  # the next response to begin is the connection's last
+        self.said_close = False  # the client was told so
         self.torn = False  # a write was cut in the middle: only closing is left
         self.response_started = False
         self.response_ended = False
@@ -129,7 +130,8 @@ class ClientConnection:
             self._buffer += data
 
     def limit_idle(self, seconds: float) -> None:
-        """From another task: an idle connection is closed after this long instead (drain)."""
+        """From another task: idle, now or later, the connection is closed after this long (drain)."""
+        self._limits = replace(self._limits, idle_s=min(self._limits.idle_s, seconds))
         scope = self._idle_scope
         if scope is not None:
             scope.deadline = min(scope.deadline, trio.current_time() + seconds)
@@ -204,6 +206,7 @@ class ClientConnection:
         if not self.body_ended:
             self.must_close = True
         if self.must_close:
+            self.said_close = True
             headers.append((b"connection", b"close"))
         self._unsent_head = render_head(status, headers)
 
@@ -258,7 +261,7 @@ class ClientConnection:
         try:
             await sockets.send_rest(self.sock, memoryview(data)[sent:], self._limits.write_stall_s)
         except BaseException:
-            self.torn = self.must_close = True
+            self.torn = True
             raise
         finally:
             self._writing = False

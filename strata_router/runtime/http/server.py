@@ -9,7 +9,6 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 
 import trio
 
@@ -113,7 +112,7 @@ class Server:
                 sock = self._listener.accept()[0]
             except OSError:
                 break
-            self._start(sock, replace(self._limits, idle_s=DRAIN_IDLE_S))
+            self._start(sock, self._limits)
         sockets.close(self._listener)
         for connection in self._connections:
             connection.must_close = True
@@ -142,7 +141,8 @@ class Server:
                     await refuse(connection, fault.refusal)
             if not connection.response_ended:
                 return
-            if connection.must_close:
+            # must_close alone is not enough: a client that was not told may be sending its next request.
+            if connection.said_close:
                 await connection.linger()
                 return
 

@@ -76,11 +76,17 @@ def build_app(views: Views) -> QuartTrio:
         after, limit = request.args.get("after"), request.args.get("limit")
         if after is not None and not _CURSOR.match(after):
             return _refused(
-                Refusal(Case.INVALID_VALUE, "The parameter 'after' must be an unsigned integer.")
+                Refusal(
+                    Case.INVALID_VALUE,
+                    "The parameter 'after' must be an unsigned integer of at most 18 digits.",
+                )
             )
         if limit is not None and not _CURSOR.match(limit.removeprefix("-")):
             return _refused(
-                Refusal(Case.INVALID_VALUE, "The parameter 'limit' must be an integer.")
+                Refusal(
+                    Case.INVALID_VALUE,
+                    "The parameter 'limit' must be an integer of at most 18 digits.",
+                )
             )
         page = views.requests(
             None if after is None else int(after), 100 if limit is None else int(limit)
