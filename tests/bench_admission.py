@@ -78,12 +78,12 @@ class FullHouse:
 
     def decide(self) -> None:
         """Take and carry out decisions until one ticket is a lease on a ready engine."""
-        scheduler, admitted = self.scheduler, False
-        while not admitted:
+        scheduler, lease_before = self.scheduler, self.lease
+        for _ in range(2):  # A lookup, then what its answer decides.
             for decision in scheduler.take_decisions(self.now):
                 match decision:
                     case Admit():
-                        self.lease, admitted = decision.ticket, True
+                        self.lease = decision.ticket
                     case Load():
                         scheduler.engine_ready(decision.model, self.now)
                     case LookUpCache():
@@ -91,6 +91,9 @@ class FullHouse:
                         scheduler.cache_scores(decision.round, scores, True, self.now)
                     case _:
                         raise AssertionError(decision)
+            if self.lease != lease_before:
+                break
+        assert self.lease != lease_before, "the freed place was not taken"
         scheduler.next_deadline()
 
 

@@ -7,10 +7,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OPTIONS = (
-    "--quiet --strip-extras --generate-hashes --no-header --no-emit-index-url --no-emit-find-links"
-    " --no-emit-trusted-host --no-emit-options"
-).split()
+OPTIONS = ["--quiet", "--strip-extras", "--generate-hashes", "--no-header", "--no-emit-index-url", "--no-emit-find-links", "--no-emit-trusted-host", "--no-emit-options"]
 
 
 def main() -> int:

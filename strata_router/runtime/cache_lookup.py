@@ -3,7 +3,9 @@
 Carries out ``LookUpCache``; what may be asked and believed is decided in ``core.engine.cache_lookup``.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 import trio
 
@@ -34,7 +36,8 @@ async def look_up(
     All batches together take at most budget_s.
     """
     found: dict[TicketId, tuple[int, int]] = {}
-    sizes = [request.size_bytes for _, request in requests]
+    head_bytes = len(json.dumps({"model": upstream_model}, separators=(",", ":")))
+    sizes = [head_bytes + request.size_bytes for _, request in requests]
     with trio.move_on_after(budget_s) as scope:
         for batch in plan_batches(sizes):
             asked = [requests[index] for index in batch]
@@ -50,4 +53,6 @@ async def look_up(
                 case Scores(values):
                     pairs = zip(asked, values, strict=True)
                     found.update({ticket: score for (ticket, _), score in pairs if score})
+                case unreachable:
+                    assert_never(unreachable)
     return (None if scope.cancelled_caught else found), True

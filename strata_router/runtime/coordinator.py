@@ -310,14 +310,14 @@ class Coordinator:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.supervisor.run)
             while True:
+                self._wake = (
+                    trio.Event()
+                )  # first, so that a fact posted on the way is not slept over
                 now = trio.current_time()
                 while self._inbox:
                     self._inbox.popleft()(now)
                 for decision in self.scheduler.take_decisions(now):
                     self._carry_out(decision, nursery)
-                if self._inbox:
-                    continue  # carrying out a decision can produce facts
-                self._wake = trio.Event()
                 with trio.move_on_at(self.scheduler.next_deadline() or math.inf):
                     await self._wake.wait()
 
@@ -338,17 +338,13 @@ class Coordinator:
             case CancelLoad():
                 self.supervisor.cancel_load()
             case LookUpCache():
-                self._end_lookup()
-                self._lookup = trio.CancelScope()
-                nursery.start_soon(self._look_up_cache, decision, self._lookup)
+                self._begin_lookup(decision, nursery)
             case unreachable:
                 assert_never(unreachable)
 
     def _admit(self, ticket: TicketId, model: ModelId, model_switch: bool) -> None:
         self._end_lookup()
-        place = self._places.get(ticket)
-        if place is None:
-            return  # it left after the decision's facts; its own leave() is in the inbox
+        place = self._places[ticket]  # whoever left has said so before decisions were taken
         place.admission = Admission(moment(), model, model_switch)
         if self._engine is not None and self._engine.model == model:
             self._connect(place, self._engine)
@@ -372,17 +368,25 @@ class Coordinator:
             self._lookup.cancel()
             self._lookup = None
 
-    async def _look_up_cache(self, decision: LookUpCache, scope: trio.CancelScope) -> None:
+    def _begin_lookup(self, decision: LookUpCache, nursery: trio.Nursery) -> None:
+        self._end_lookup()
+        assert self._engine is not None, "lookups are decided for a ready engine"
+        self._lookup = trio.CancelScope()
+        nursery.start_soon(self._look_up_cache, decision, self._engine, self._lookup)
+
+    async def _look_up_cache(
+        self, decision: LookUpCache, engine: EngineReady, scope: trio.CancelScope
+    ) -> None:
         with scope:
-            scores, supported = await self._ask_cache(decision)
+            scores, supported = await self._ask_cache(decision, engine)
             self.post(
                 lambda now: self.scheduler.cache_scores(decision.round, scores, supported, now)
             )
 
-    async def _ask_cache(self, decision: LookUpCache) -> tuple[cache_lookup.ScoreMap | None, bool]:
+    async def _ask_cache(
+        self, decision: LookUpCache, engine: EngineReady
+    ) -> tuple[cache_lookup.ScoreMap | None, bool]:
         """(scores, supported), as ``Scheduler.cache_scores`` takes them."""
-        engine = self._engine
-        assert engine is not None, "lookups are decided for a ready engine and end with it"
         path = engine.kind.cache_lookup_path
         if path is None:
             return None, False
@@ -391,7 +395,7 @@ class Coordinator:
             return await cache_lookup.look_up(
                 engine.port,
                 path,
-                [(t, place.request) for t, place in waiting if place and place.request],
+                [(ticket, place.request) for ticket, place in waiting if place and place.request],
                 self._catalog.upstream_model(engine.model),
                 decision.budget_ms / 1000,
             )

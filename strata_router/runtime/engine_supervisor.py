@@ -311,7 +311,10 @@ class EngineSupervisor:
                 raise LoadFault("the model's profile is refused: " + "; ".join(check.problems))
             cache_min = check.profile.conversation_cache_min_tokens or 0
         self._demand_free_port()
-        with tempfile.TemporaryDirectory(prefix="strata-router-") as private_dir:
+        # Errors ignored: an engine whose load has failed may be writing into it when it is removed.
+        with tempfile.TemporaryDirectory(
+            prefix="strata-router-", ignore_cleanup_errors=True
+        ) as private_dir:
             ready_file = None
             if await self._wants_ready_file(entry.engine, kind):
                 ready_file = os.path.join(private_dir, "ready.json")

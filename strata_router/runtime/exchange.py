@@ -124,6 +124,9 @@ class Exchange:
     def _client_gone(self) -> None:
         """The client's side is closed."""
         self._gone = True
+        if self._place is not None and self._phase is DisconnectPhase.QUEUED:
+            # Not by our own task, which the coordinator's may overtake: it would admit who is gone.
+            self._place.leave()
         self._scope.cancel()
 
     def cut(self, case: Case) -> None:
@@ -239,6 +242,8 @@ class Exchange:
         """Get a lease, an engine that answers for it, and a connection. Raises UpstreamBroken."""
         config = self._services.config
         admission = await place.admitted()
+        if place.left:
+            await trio.lowlevel.checkpoint_if_cancelled()  # gone in the instant of its admission
         if isinstance(admission, Refusal):
             return admission
         self._phase = DisconnectPhase.LOADING

@@ -53,7 +53,9 @@ def _changed_at(plan: LaunchPlan) -> float:
 
 
 async def _help_text(plan: LaunchPlan) -> str:
-    with tempfile.TemporaryDirectory(prefix="strata-router-") as private_dir:
+    with tempfile.TemporaryDirectory(
+        prefix="strata-router-", ignore_cleanup_errors=True
+    ) as private_dir:
         output = os.path.join(private_dir, "help.txt")
         launch = Launch(
             plan.argv, plan.cwd, engine_environment(os.environ, plan.environment), output

@@ -105,10 +105,12 @@ def test_waiting_for_a_place_or_for_the_cache_lookup() -> None:
     assert (wait.reason, wait.seconds_left) == (WaitReason.CACHE_LOOKUP, 0.75)
 
 
-def test_waiting_for_the_header_lock_is_waiting_for_a_place() -> None:
-    story = Story(LEGACY).serving(A, 1, 0)
+def test_waiting_for_the_header_lock_is_not_waiting_for_an_answers_end() -> None:
+    story = Story(replace(LEGACY, cache_lookup_ms=1000, cache_max_active=1)).serving(A, 1, 0)
     story.ask(2, A, now=1)
-    assert reason(story, 2, 1) is WaitReason.PLACES
+    assert reason(story, 2, 1) is WaitReason.HEADERS
+    story.headers(1, 2)
+    assert reason(story, 2, 2) is WaitReason.PLACES
 
 
 def test_waiting_behind_the_loaded_models_group_then_leases_then_grace() -> None:

@@ -1,5 +1,5 @@
 """The engine's log file stays private and bounded, and never gets in the way of an engine."""
-# ruff: noqa: ASYNC220, ASYNC240 - a test may block for a file or a spawn, and must poll a file
+
 
 import os
 import stat

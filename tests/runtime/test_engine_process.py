@@ -1,5 +1,5 @@
 """Starting and stopping with real processes: nothing is left, nothing is killed that ends in order."""
-# ruff: noqa: ASYNC220, ASYNC240 - a test may block for a file or a spawn
+
 
 import ctypes
 import json

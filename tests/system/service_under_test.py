@@ -105,6 +105,8 @@ def _install(it: Service, unit: Mapping[str, str | list[str]]) -> Service:
         shutil.copy(CONTRIB / name, systemd.units)
     systemd.drop_in(SOCKET, Socket={"ListenStream": ["", it.daemon.config["listen"]]})
     command, folders = _program()
+    if PROGRAM_VARIABLE not in os.environ:
+        systemd.drop_in(SERVICE, Service={"Environment": f"PYTHONPATH={ROOT}"})
     systemd.drop_in(
         SERVICE,
         Service={
@@ -114,7 +116,6 @@ def _install(it: Service, unit: Mapping[str, str | list[str]]) -> Service:
             "BindReadOnlyPaths": " ".join(map(str, folders)),
             "BindPaths": str(work),
             "ReadWritePaths": ["", str(work)],
-            "Environment": f"PYTHONPATH={ROOT}",
             **unit,
         },
     )

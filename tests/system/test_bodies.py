@@ -6,7 +6,6 @@ Source: contract 3 (``max_buffered_body_bytes``), 5 and 6.1; reports.md B19.
 import gzip
 import hashlib
 import json
-import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ import trio
 
 from tests.runtime.http.raw import RawClient, Reply, post
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
+from tests.system.proc_figures import MIB, resident_bytes
 from tests.system.shared import running, visiting
-from tests.system.wire import error_of
+from tests.system.wire import CHUNKED_HEAD, chunked, error_of
 
-MIB = 1024 * 1024
 LIMIT_BYTES = MIB
 
 
@@ -29,12 +28,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
     models = {"a": {"record_bodies": True, "hash_responses": True}}
     with running(tmp_path_factory.mktemp("bodies"), models, config) as it:
         yield it
-
-
-def resident_bytes(pid: int) -> int:
-    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert match is not None
-    return int(match[1]) * 1024
 
 
 def body_of(size_bytes: int, model: str = "a", text: str = "hello") -> bytes:
@@ -60,16 +53,6 @@ async def exchange(it: DaemonUnderTest, *parts: bytes) -> tuple[RawClient, Reply
         reply = await client.reply()
         nursery.cancel_scope.cancel()
     return client, reply
-
-
-def chunked(body: bytes, size: int, extension: bytes = b"") -> bytes:
-    """The body in chunks of this size, and its end."""
-    pieces = [body[start : start + size] for start in range(0, len(body), size)]
-    parts = [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces]
-    return b"".join((*parts, b"0\r\n\r\n"))
-
-
-CHUNKED_HEAD = post(CHAT, "Transfer-Encoding: chunked", body=None)
 
 
 # ---- the limit ----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import openai
@@ -17,9 +18,17 @@ import trio
 from tests.runtime.http.raw import Reply, get, post
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, until
 from tests.system.shared import running, visiting
-from tests.system.test_bodies import CHUNKED_HEAD, chunked
-from tests.system.test_errors import BLACKOUT_PHRASES
-from tests.system.wire import Leaving, all_pieces, error_of, events, leave, next_piece
+from tests.system.wire import (
+    BLACKOUT_PHRASES,
+    CHUNKED_HEAD,
+    Leaving,
+    all_pieces,
+    chunked,
+    error_of,
+    events,
+    leave,
+    next_piece,
+)
 
 KEEPALIVE_S = 0.5
 
@@ -33,7 +42,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
         "keepalive_ms": int(KEEPALIVE_S * 1000),
         "aliases": {"test": {"allowed_models": ["a", "b"]}},
     }
-    models = {"a": {"usage": "asked", "disconnect_poll_s": 0.05}, "b": {"load_s": 0.8}}
+    models: dict[str, dict[str, Any]] = {
+        "a": {"usage": "asked", "disconnect_poll_s": 0.05},
+        "b": {"load_s": 0.8},
+    }
     with running(tmp_path_factory.mktemp("clients"), models, config) as it:
         yield it
 
@@ -69,7 +81,7 @@ async def test_a_long_prefill_never_leaves_the_client_without_bytes(
         client = await it.send_chat("a", "FX:prefill=2", stream=True)
         await client.head()
         times = [piece.at_s for piece in await all_pieces(client)]
-        gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in pairwise(times)]
         assert max(gaps) < KEEPALIVE_S + 0.3
 
 
@@ -103,8 +115,8 @@ async def test_an_agent_that_hangs_up_frees_the_engine(shared: DaemonUnderTest) 
 async def test_a_usage_chunk_comes_when_asked_for_and_is_the_last(shared: DaemonUnderTest) -> None:
     """Whether there is one is the engine's affair: the router neither adds nor strips it (contract 9)."""
     async with ready(shared) as it:
-        for fields, positions in (({}, 0), ({"stream_options": {"include_usage": True}}, 1)):
-            found = chunks(await it.chat("a", stream=True, **fields))
+        for options, positions in ((None, 0), ({"include_usage": True}, 1)):
+            found = chunks(await it.chat("a", stream=True, stream_options=options))
             empty = [index for index, chunk in enumerate(found) if chunk["choices"] == []]
             assert empty == [len(found) - 1] * positions
             if positions:
@@ -153,7 +165,7 @@ async def test_a_missing_finish_reason_is_not_made_up(shared: DaemonUnderTest) -
 async def test_logprobs_stay_strict_json(shared: DaemonUnderTest) -> None:
     """From an engine that writes them strictly; NaN in a request is the client's fault."""
     async with ready(shared) as it:
-        wanted = {"logprobs": True, "top_logprobs": 5}
+        wanted: dict[str, Any] = {"logprobs": True, "top_logprobs": 5}
         strict_json((await it.chat("a", "FX:neginf", **wanted)).body)
         found = chunks(await it.chat("a", "FX:neginf", stream=True, **wanted))
         assert any(choice.get("logprobs") for chunk in found for choice in chunk["choices"])
@@ -161,7 +173,7 @@ async def test_logprobs_stay_strict_json(shared: DaemonUnderTest) -> None:
         assert (reply.status, error_of(reply)["code"]) == (400, "invalid_json")
 
 
-TOOLS = [
+TOOLS: Any = [
     {
         "type": "function",
         "function": {
@@ -441,8 +453,8 @@ async def test_the_library_reads_a_stream_that_waited_with_heartbeats(
 async def test_the_library_reads_tool_calls(shared: DaemonUnderTest) -> None:
     def use(sdk: openai.OpenAI) -> Any:
         return sdk.chat.completions.create(
-            model="a", messages=USER, tools=TOOLS, tool_choice="required"  # type: ignore[arg-type]  # plain mappings
-        )  # fmt: skip
+            model="a", messages=USER, tools=TOOLS, tool_choice="required"
+        )
 
     async with ready(shared) as it:
         answer = await with_sdk(it, use)

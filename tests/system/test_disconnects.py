@@ -17,6 +17,7 @@ import trio
 
 from tests.runtime.http.raw import RawClient, post
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
+from tests.system.proc_figures import descriptors
 from tests.system.shared import running, visiting
 from tests.system.wire import Leaving, leave, next_piece
 
@@ -319,7 +320,7 @@ async def test_b24_impatient_clients_leave_nothing_behind(shared: DaemonUnderTes
     dice = random.Random(24)
     async with departing(shared) as departure:
         it = departure.it
-        descriptors = len(_descriptors(it.pid))
+        before = descriptors(it.pid)
 
         async def impatient() -> None:
             client = await it.send_chat("a", stream=dice.random() < 0.5)
@@ -340,8 +341,4 @@ async def test_b24_impatient_clients_leave_nothing_behind(shared: DaemonUnderTes
         assert time.monotonic() - started_s < 0.5
         for client in it.clients:
             client.stream.socket.close()
-        await until(lambda: len(_descriptors(it.pid)) <= descriptors, 2)
-
-
-def _descriptors(pid: int) -> list[str]:
-    return [path.name for path in Path(f"/proc/{pid}/fd").iterdir()]
+        await until(lambda: descriptors(it.pid) <= before, 2)

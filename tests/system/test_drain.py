@@ -14,8 +14,7 @@ import trio
 
 from tests.runtime.http.raw import get, post
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
-from tests.system.test_slow_readers import send_unread
-from tests.system.wire import all_pieces, error_of, events
+from tests.system.wire import all_pieces, error_of, events, send_unread
 
 BUSY = "FX:chunk_every_ms=50 FX:force_tokens=24"
 """About 1.2 seconds of answer."""

@@ -5,7 +5,6 @@ Source: contract 5 (the table); reports.md B21; facts/cliproxyapi.md sections 0 
 
 import ast
 import json
-import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,17 +20,9 @@ from tests.runtime.http.raw import RawClient, Reply, post
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
 from tests.system.openai_sdk import sdk_error
 from tests.system.shared import running, visiting
-from tests.system.wire import error_of, events
+from tests.system.wire import BLACKOUT_PHRASES, error_of, events
 
 LIMIT_BYTES = 4096
-
-BLACKOUT_PHRASES = re.compile(
-    r"model_not_supported|unsupported model|model unavailable|model (is )?not supported"
-    r"|requested model is (not supported|unsupported|unavailable)"
-    r"|not available for your (plan|account)|invalid_grant|cloudflare",
-    re.IGNORECASE,
-)
-"""What makes CLIProxyAPI take a model out for twelve hours, whatever its settings say."""
 
 
 def expect_refusal(

@@ -12,21 +12,13 @@ from typing import Any
 import pytest
 import trio
 
-from tests.runtime.http.raw import RawClient, post
+from tests.runtime.http.raw import post
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
-from tests.system.test_bodies import MIB, resident_bytes
-from tests.system.wire import all_pieces, next_piece
+from tests.system.proc_figures import MIB, resident_bytes
+from tests.system.wire import all_pieces, next_piece, send_unread
 
 FLOOD = "FX:chunk_bytes=50000 FX:force_tokens=1000"
 """50 MB as fast as they are taken."""
-
-
-async def send_unread(it: DaemonUnderTest, text: str, *, stream: bool = True) -> RawClient:
-    """A request whose client takes next to nothing of the answer."""
-    client = await it.connect()
-    client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    await client.send(post(CHAT, body=chat_body("a", text, stream=stream)))
-    return client
 
 
 def with_batch_slots(it: DaemonUnderTest, slots: int) -> None:

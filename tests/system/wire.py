@@ -1,18 +1,28 @@
 """What a client notices on the wire: when each piece came, and how one leaves.
 
-Works on ``RawClient``; knows no daemon.
+Works on ``RawClient``.
 """
 
 import json
+import re
 import socket
 import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tests.runtime.http.raw import RawClient, Reply
+from tests.runtime.http.raw import RawClient, Reply, post
+from tests.system.harness import CHAT, DaemonUnderTest, chat_body
 
 KEEPALIVE = b": keepalive\n\n"
+
+BLACKOUT_PHRASES = re.compile(
+    r"model_not_supported|unsupported model|model unavailable|model (is )?not supported"
+    r"|requested model is (not supported|unsupported|unavailable)"
+    r"|not available for your (plan|account)|invalid_grant|cloudflare",
+    re.IGNORECASE,
+)
+"""What makes CLIProxyAPI take a model out for twelve hours, whatever its settings say."""
 
 
 class Leaving(StrEnum):
@@ -103,3 +113,21 @@ def error_of(reply: Reply) -> dict[str, Any]:
     assert list(document) == ["error"]
     error: dict[str, Any] = document["error"]
     return error
+
+
+def chunked(body: bytes, size: int, extension: bytes = b"") -> bytes:
+    """The body in chunks of this size, and its end."""
+    pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    parts = [b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces]
+    return b"".join((*parts, b"0\r\n\r\n"))
+
+
+CHUNKED_HEAD = post(CHAT, "Transfer-Encoding: chunked", body=None)
+
+
+async def send_unread(it: DaemonUnderTest, text: str, *, stream: bool = True) -> RawClient:
+    """A request whose client takes next to nothing of the answer."""
+    client = await it.connect()
+    client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await client.send(post(CHAT, body=chat_body("a", text, stream=stream)))
+    return client

@@ -9,11 +9,13 @@ from strata_router.core.admission.decisions import (
     Refuse,
     Unload,
 )
+from strata_router.core.admission.positions import Position, Positions
 from strata_router.core.admission.scheduler import Scheduler
 from strata_router.core.admission.settings import SchedulerSettings
 from strata_router.core.admission.snapshot import Snapshot
 from strata_router.core.admission.ticket import Ticket
 from strata_router.core.admission.why import Wait, WaitReason
+from strata_router.core.admission.words import in_words
 
 __all__ = [
     "Admit",
@@ -21,6 +23,8 @@ __all__ = [
     "Decision",
     "Load",
     "LookUpCache",
+    "Position",
+    "Positions",
     "Refuse",
     "Scheduler",
     "SchedulerSettings",
@@ -29,4 +33,5 @@ __all__ = [
     "Unload",
     "Wait",
     "WaitReason",
+    "in_words",
 ]

@@ -11,9 +11,11 @@ The dialogue about the engine: ``Load`` is answered by exactly one of ``engine_r
 """
 
 from collections.abc import Mapping
+from itertools import islice
 
 from strata_router.core.admission.decisions import Decision, Refuse
 from strata_router.core.admission.engine_view import Phase
+from strata_router.core.admission.foresight import foreseen_order
 from strata_router.core.admission.operator_wish import OperatorWish
 from strata_router.core.admission.settings import SchedulerSettings
 from strata_router.core.admission.snapshot import Snapshot, take_snapshot
@@ -234,6 +236,20 @@ class Scheduler:
         room = self._state.room
         waiting = [room.get(ticket_id) for ticket_id in room.everyone()]
         return [wait_of(self._state, each, now) for each in waiting if each is not None]
+
+    def queue(self, now: float, limit: int) -> list[Wait]:
+        """The first ``limit`` tickets in the order in which they would be served as things stand, and
+        what each waits for; costs ``limit``, however many wait."""
+        foreseen = islice(foreseen_order(self._state), limit)
+        return [wait_of(self._state, each, now) for each in foreseen]
+
+    def order(self) -> list[TicketId]:
+        """Every waiting ticket in that order; costs the length of the queue."""
+        return [each.ticket.id for each in foreseen_order(self._state)]
+
+    def active(self) -> list[TicketId]:
+        """The leases, in the order of their admission."""
+        return list(self._state.leases)
 
     def depths(self) -> tuple[int, int]:
         """(waiting tickets, leases): a record's ``queue_depth`` and ``in_flight`` at arrival."""

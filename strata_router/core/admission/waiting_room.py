@@ -129,6 +129,14 @@ class WaitingRoom:
                 return tier
         return None
 
+    def walk_due(self) -> Iterator[Waiting]:
+        """The due tickets of every tier, oldest first."""
+        return (self._waiting[ticket_id] for ticket_id in self._due)
+
+    def lanes(self, tier: Tier) -> list[Lane]:
+        """The lanes of the tier that hold a ticket; no more than the configuration has names."""
+        return [lane for lane in self._tiers[tier].lanes.values() if len(lane.order) > 0]
+
     def first(self, tier: Tier) -> Waiting | None:
         """The earliest ticket of the tier."""
         ticket_id = self._tiers[tier].order.first()

@@ -83,6 +83,8 @@ class ResponseTap:
     """The account of one answer's body, kept while it passes.
 
     first_token, last_token, saw_done, saw_error: as in ``Accounting``, for what has passed so far.
+    events: data lines of an SSE body so far, which is one per event as engines send them, ``[DONE]``
+        included; a line without its end does not count yet.
     """
 
     __slots__ = (
@@ -96,6 +98,7 @@ class ResponseTap:
         "_read_at",
         "_shape",
         "_shapes_left",
+        "events",
         "first_token",
         "last_token",
         "saw_done",
@@ -107,6 +110,7 @@ class ResponseTap:
         self.last_token: Moment | None = None
         self.saw_done = False
         self.saw_error = False
+        self.events = 0
         self._kind = kind
         self._lines = SseLines()
         # None once the body is over the limit.
@@ -119,6 +123,11 @@ class ResponseTap:
         self._shapes_left = _SHAPES_TO_LEARN
         # Length of the stream's end from the last [DONE] line on; 0 unless only line ends follow it.
         self._done_bytes = 0
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is read as SSE."""
+        return self._kind is BodyKind.SSE
 
     @property
     def at_event_boundary(self) -> bool:
@@ -138,8 +147,10 @@ class ResponseTap:
         if self._kind is BodyKind.SSE:
             self._read_at = now
             block = self._lines.feed(chunk)
-            if block and self._take_block(block):
-                self._stamp(now)
+            if block:
+                self.events += block.count(b"\ndata:") + block.startswith(b"data:")
+                if self._take_block(block):
+                    self._stamp(now)
         elif self._kind is BodyKind.JSON:
             self._keep_body(chunk)
 

@@ -14,7 +14,9 @@ from quart import Response, request
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from strata_router import __version__
 from strata_router.core.http.accept import preferred
+from strata_router.core.openapi import openapi_document
 from strata_router.core.refusal import Case, Refusal
 from strata_router.runtime.web.exposition import TextForm
 
@@ -53,6 +55,10 @@ def build_app(views: Views) -> QuartTrio:
     async def model(name: str) -> Response:
         entry = views.model(name)
         return _refused(Refusal(Case.MODEL_NOT_FOUND)) if entry is None else _json(entry)
+
+    @app.get("/openapi.json")
+    async def openapi() -> Response:
+        return _json(openapi_document(__version__))
 
     @app.get("/health")
     async def health() -> Response:
