@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ROUNDS ?= 1
+MINUTES ?= 1
+SEED ?=
 REAL ?= 0
 DIST ?= dist
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -62,6 +64,10 @@ dist: $(VENV)/.run
 
 docs: $(VENV)/.test
 	$(BIN)/python -m tests.generate_docs
+
+# Random faults against one daemon for MINUTES; SEED repeats a run.
+soak: $(VENV)/.test
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 lock: $(VENV)/.test
 	$(BIN)/python -m tests.lock

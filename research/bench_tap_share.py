@@ -164,8 +164,7 @@ def drive(target: Daemon, load: Load) -> float:
         selector.register(client, selectors.EVENT_READ, [b""])
     while selector.get_map():
         for key, _ in selector.select():
-            client = key.fileobj
-            assert isinstance(client, socket.socket)
+            client: socket.socket = key.fileobj  # type: ignore[assignment]  # only sockets are registered
             piece = client.recv(262_144)
             if not piece:
                 selector.unregister(client)

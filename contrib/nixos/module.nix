@@ -108,7 +108,7 @@ in
         NotifyAccess = "main";
         ExecStart = "${cfg.package}/bin/strata-router daemon ${cfg.configFile}";
         Restart = "on-failure";
-        RestartSec = "500ms";
+        RestartSec = "250ms";
         WatchdogSec = "2min";
 
         KillMode = "mixed";

@@ -11,11 +11,12 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, assert_never
 
 import trio
 
-from strata_router.core.admission import Scheduler, SchedulerSettings
+from strata_router.core.admission import Position, Positions, Scheduler, SchedulerSettings, Wait
 from strata_router.core.admission.decisions import (
     Admit,
     CancelLoad,
@@ -81,6 +82,10 @@ class Exchange(Protocol):
     def cut(self, case: Case) -> None:
         """End now: the operator or the daemon's end interrupts the exchange."""
 
+    @property
+    def sse_events(self) -> int | None:
+        """Events of the engine's stream so far; None before it began, and for what is no stream."""
+
 
 class Place:
     """One exchange's place with the coordinator, from arrival to ``leave``."""
@@ -91,8 +96,10 @@ class Place:
         "changed",
         "engine",
         "exchange",
+        "headers_at_s",
         "left",
         "load_ms",
+        "ready_at_s",
         "refusal",
         "request",
         "ticket",
@@ -109,6 +116,8 @@ class Place:
         self.engine: ReadyEngine | None = None
         self.refusal: Refusal | None = None
         self.load_ms: int | None = None  # of the load this lease caused, also when it failed
+        self.ready_at_s: float | None = None  # since when ``engine`` is known
+        self.headers_at_s: float | None = None  # since when the engine answers
         self.left = False
         self.changed = trio.Event()
 
@@ -141,8 +150,13 @@ class Place:
         """Ask for ``exchange.commit`` with the model that the head must name."""
         self._coordinator.post(lambda now: self._coordinator.pin(self.ticket.id, now))
 
+    def position(self) -> Position | None:
+        """Its place in the queue, at most a moment old; None when it does not wait."""
+        return self._coordinator.position(self.ticket.id)
+
     def headers_arrived(self) -> None:
         """The upstream's response head was seen."""
+        self.headers_at_s = trio.current_time()
         self._coordinator.post(
             lambda now: self._coordinator.scheduler.headers_arrived(self.ticket.id, now)
         )
@@ -180,6 +194,7 @@ class Coordinator:
         self.supervisor = supervise(config, catalog, self)
         self._inbox: deque[Fact] = deque()
         self._wake = trio.Event()
+        self._positions = Positions(self.scheduler.order)
         self._places: dict[TicketId, Place] = {}
         self._engine: EngineReady | None = None
         self._lookup: trio.CancelScope | None = None
@@ -254,6 +269,20 @@ class Coordinator:
 
     def snapshot(self) -> Snapshot:
         return self.scheduler.snapshot(trio.current_time())
+
+    def queue(self, limit: int) -> list[Wait]:
+        """The first ``limit`` tickets in the order of their service, and what each waits for."""
+        return self.scheduler.queue(trio.current_time(), limit)
+
+    def position(self, ticket: TicketId) -> Position | None:
+        return self._positions.of(ticket, trio.current_time())
+
+    def active_places(self, limit: int) -> list[Place]:
+        """The first ``limit`` of those that hold a lease, in the order of their admission."""
+        leases = islice(self.scheduler.active(), limit)
+        places = [self._places.get(ticket) for ticket in leases]
+        # One that has left may still be in the scheduler's books: that fact is in the inbox.
+        return [place for place in places if place is not None and place.admission is not None]
 
     @property
     def busy_places(self) -> int:
@@ -352,6 +381,7 @@ class Coordinator:
 
     def _connect(self, place: Place, engine: EngineReady) -> None:
         place.engine = ReadyEngine(engine.port, engine.kind, place.load_ms)
+        place.ready_at_s = trio.current_time()
         place.changed.set()
 
     def _settle(self, place: Place, refusal: Refusal) -> None:

@@ -32,6 +32,7 @@ from strata_router.core.config.schema import Config
 from strata_router.core.metrics import Tally
 from strata_router.core.refusal import Case
 from strata_router.core.socket_path import default_socket_path
+from strata_router.runtime.allocator import return_large_buffers
 from strata_router.runtime.clock import unix_s
 from strata_router.runtime.config_file import load_config
 from strata_router.runtime.control_endpoint import (
@@ -41,6 +42,7 @@ from strata_router.runtime.control_endpoint import (
 )
 from strata_router.runtime.control_socket import ControlServer
 from strata_router.runtime.coordinator import Coordinator
+from strata_router.runtime.engine_since import EngineSince
 from strata_router.runtime.engine_tally import EngineTally
 from strata_router.runtime.exchange import Services
 from strata_router.runtime.front import Front
@@ -51,8 +53,9 @@ from strata_router.runtime.http.server import IDLE_S, Server
 from strata_router.runtime.http.watcher import DisconnectWatcher
 from strata_router.runtime.ledger import Ledger
 from strata_router.runtime.listener import Listener, ListenerError, open_listener
-from strata_router.runtime.operator import DaemonFacts, EngineOperator
+from strata_router.runtime.operator import EngineOperator
 from strata_router.runtime.orphans import become_subreaper
+from strata_router.runtime.overviews import Overviews
 from strata_router.runtime.record_log import RecordLog, RecordLogRefused
 from strata_router.runtime.service_manager import ServiceManager, status_line
 from strata_router.runtime.timers import Timers
@@ -106,6 +109,7 @@ def run_daemon(config_path: str, log_level: str) -> int:
             return EXIT_FAILED
         become_subreaper()
         _raise_descriptor_limit()
+        return_large_buffers()
         daemon = Daemon(config, catalog, listener, endpoint, record_log, service)
         trio.run(daemon.run)
     return EXIT_OK
@@ -155,6 +159,8 @@ class Daemon:
         self.coordinator = Coordinator(config, self.catalog)
         tally = Tally(self.catalog.prepared_models())
         self.coordinator.observe(EngineTally(tally))
+        since = EngineSince()
+        self.coordinator.observe(since)
         self.ledger = Ledger(config.request_log_capacity, self.record_log, tally)
         self.watcher = DisconnectWatcher()
         self.timers = Timers()

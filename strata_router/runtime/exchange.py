@@ -24,7 +24,14 @@ from strata_router.core.http.request_head import RequestHead
 from strata_router.core.http.response_head import UpstreamHead
 from strata_router.core.moment import Moment
 from strata_router.core.refusal import Case, Refusal
-from strata_router.core.tap import BodyKind, ResponseTap, body_kind, upstream_error_event
+from strata_router.core.tap import (
+    KEEPALIVE,
+    BodyKind,
+    ResponseTap,
+    body_kind,
+    keepalive_with_place,
+    upstream_error_event,
+)
 from strata_router.core.vocabulary import DisconnectPhase, ModelId, Reason, TicketId
 from strata_router.runtime.clock import moment
 from strata_router.runtime.coordinator import Coordinator, Place, ReadyEngine
@@ -84,6 +91,7 @@ class Exchange:
             self._account,
             services.timers,
             services.config.keepalive_ms / 1000 if services.config.wait_when_busy else None,
+            self._keepalive,
             self._client_gone,
         )
         self._scope = trio.CancelScope()
@@ -145,6 +153,21 @@ class Exchange:
             self._reply.commit()
         except PeerGone:
             self._client_gone()
+
+    # ---- what others see of it ----------------------------------------------------------------
+
+    @property
+    def sse_events(self) -> int | None:
+        """For the coordinator's view of the leases."""
+        return self._tap.events if self._tap is not None and self._tap.is_stream else None
+
+    def _keepalive(self) -> bytes:
+        """The comment for the client now; with its place while it waits, if the operator wants that."""
+        if self._services.config.keepalive_details and self._place is not None:
+            position = self._place.position()
+            if position is not None:
+                return keepalive_with_place(*position)
+        return KEEPALIVE
 
     # ---- the way of a request ------------------------------------------------------------------
 

@@ -6,15 +6,14 @@ Source: design, "Control the existing daemon"; contract 10.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import trio
 
-from strata_router import __version__
 from strata_router.core.catalog import Catalog
 from strata_router.core.config.schema import Config
 from strata_router.core.control import JSON, Done, Report
 from strata_router.core.engine.lifecycle import EngineState
+from strata_router.core.overview import Overview
 from strata_router.core.refusal import Case, Refusal
 from strata_router.core.vocabulary import ModelId
 from strata_router.runtime.coordinator import Coordinator
@@ -49,46 +48,52 @@ class _Follower:
         return self.outcome
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonFacts:
-    """What ``status`` shows beyond the engine. draining: whether a stop has begun."""
-
-    draining: Callable[[], bool]
+STATUS_ROWS = 20
+"""Waiting tickets, and active answers, that ``status`` lists: what a person looks through."""
 
 
 class EngineOperator:
-    """The control server's Operator."""
+    """The control server's Operator. overview: takes how many tickets and answers to list."""
 
     def __init__(
-        self, config: Config, catalog: Catalog, coordinator: Coordinator, facts: DaemonFacts
+        self,
+        config: Config,
+        catalog: Catalog,
+        coordinator: Coordinator,
+        overview: Callable[[int], Overview],
     ) -> None:
         self._config = config
         self._catalog = catalog
         self._coordinator = coordinator
-        self._facts = facts
+        self._overview = overview
 
     def status(self) -> dict[str, JSON]:
         """How things stand; never waits."""
         supervisor = self._coordinator.supervisor
-        snapshot = self._coordinator.snapshot()
+        overview = self._overview(STATUS_ROWS)
+        engine = overview.engine
         by_tier: dict[str, JSON] = {
-            tier.value: count for tier, count in snapshot.queue_depth_by_tier.items()
+            tier.value: count for tier, count in overview.waiting_by_tier.items()
         }
         return {
-            "version": __version__,
+            "version": overview.version,
             "pid": os.getpid(),
             "child_pid": supervisor.child_pid,
-            "loaded": snapshot.loaded,
-            "loading": snapshot.loading,
-            "engine_state": supervisor.state.value,
+            "loaded": engine.loaded,
+            "loaded_ms": engine.loaded_ms,
+            "loading": engine.loading,
+            "loading_ms": engine.loading_ms,
+            "engine_state": engine.state.value,
             "last_startup_error": supervisor.last_startup_error,
-            "routing": self._coordinator.routing,
-            "draining": self._facts.draining(),
-            "busy": supervisor.state
+            "routing": overview.routing,
+            "draining": overview.draining,
+            "busy": engine.state
             in (EngineState.STARTING, EngineState.CHECKING, EngineState.STOPPING),
-            "in_flight": snapshot.in_flight,
-            "queue_depth": snapshot.queue_depth,
+            "in_flight": overview.active_total,
+            "queue_depth": overview.waiting_total,
             "queue_depth_by_tier": by_tier,
+            "active": list(overview.answers()),
+            "queue": list(overview.tickets()),
             "listen": str(self._config.listen),
         }
 

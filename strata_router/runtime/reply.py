@@ -14,7 +14,7 @@ import trio
 
 from strata_router.core.http.response_head import Headers, UpstreamHead
 from strata_router.core.refusal import Refusal
-from strata_router.core.tap import KEEPALIVE, BodyKind, ResponseTap, error_event
+from strata_router.core.tap import BodyKind, ResponseTap, error_event
 from strata_router.core.vocabulary import ModelId, Tier
 from strata_router.runtime.http.connection import ClientConnection
 from strata_router.runtime.http.sockets import PeerGone
@@ -28,7 +28,10 @@ SSE_HEADERS: Headers = [
 
 
 class Reply:
-    """One exchange's reply. ``gone`` is called when a timer finds that the client has left."""
+    """One exchange's reply. ``gone`` is called when a timer finds that the client has left.
+
+    keepalive: gives the comment to send now; a whole event, never empty.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Reply:
         account: Account,
         timers: Timers,
         keepalive_s: float | None,
+        keepalive: Callable[[], bytes],
         gone: Callable[[], None],
     ) -> None:
         self._connection = connection
@@ -43,6 +47,7 @@ class Reply:
         self._record = account.record
         self._timers = timers
         self._keepalive_s = keepalive_s  # None: never (legacy mode passes streams through)
+        self._keepalive = keepalive
         self._gone = gone
         self._timer: Timer | None = None
         self._last_write_s = 0.0
@@ -83,8 +88,9 @@ class Reply:
         self._arm_keepalive()
 
     def _interject_keepalive(self) -> None:
-        if self._connection.interject(KEEPALIVE):
-            self._record.forwarded(len(KEEPALIVE))
+        comment = self._keepalive()
+        if self._connection.interject(comment):
+            self._record.forwarded(len(comment))
             self._last_write_s = trio.current_time()
 
     def _arm_keepalive(self) -> None:

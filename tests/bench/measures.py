@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -12,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import processes
-from tests.bench.processes import LOAD_CPU
-from tests.bench.targets import MODEL, Target, ask
+from tests.bench.processes import LOAD_CPU, Missing
+from tests.bench.targets import MODEL, Target, ask, chat
 
 PATIENCE_S = 20.0
 """How much longer than planned a load client may take before it is ended."""
@@ -111,21 +112,39 @@ def settle(target: Target, within_s: float = 3.0) -> None:
     time.sleep(0.1)
 
 
-def hang_up_delays_us(load: Load, program: Path, target: Target, times: int) -> list[float]:
-    """Client's socket closed to the double seeing its own close, for single running streams."""
+def hang_up_delays_us(target: Target, times: int) -> list[float]:
+    """Client's socket closed to the double seeing its own side close, for single running streams."""
     delays = []
     for _ in range(times):
         before = ask(target.double_port, "GET", "/bench/hangups")["count"]
-        with running(load, program, target) as client:
-            assert client.stdout is not None
-            if client.stdout.readline() != "begin\n":
-                continue
+        with open_stream(target.port, MODEL, "bench 100 1000000.") as stream:
+            wait_for_token(stream)
             closed_ns = time.monotonic_ns()
-        after: Result = {}
         give_up = time.monotonic() + 2
         while time.monotonic() < give_up:
+            time.sleep(0.02)
             after = ask(target.double_port, "GET", "/bench/hangups")
             if after["count"] > before:
                 delays.append((after["last_ns"] - closed_ns) / 1000)
                 break
     return delays
+
+
+def open_stream(port: int, model: str, text: str) -> socket.socket:
+    """A connection on which a stream has been asked for."""
+    body = json.dumps(chat(model, text, stream=True)).encode()
+    stream = socket.create_connection(("127.0.0.1", port), 10)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port
+    head += b"Content-Type: application/json\r\nAuthorization: Bearer sk-bench\r\n"
+    stream.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    return stream
+
+
+def wait_for_token(stream: socket.socket) -> None:
+    """Read on until a token has come. Raises Missing when the stream ends before."""
+    data = b""
+    while b"~" not in data:
+        piece = stream.recv(65536)
+        if not piece:
+            raise Missing("the stream ended before its first token")
+        data += piece

@@ -171,7 +171,11 @@ def daemon(workshop: Workshop) -> Target:
     target = workshop.peer("daemon", _version_of(*command[:3], "--version"), port, process, START_S)
     target.double_port = double_port
     target.pids = lambda: [process.pid]
-    target.facts = {"accepts_s": accepts_s, "start_cpu_s": cpu_s}
+    target.facts = {
+        "accepts_s": accepts_s,
+        "start_cpu_s": cpu_s,
+        "control": [str(control / "control.sock")],
+    }
     return target
 
 

@@ -34,7 +34,7 @@ WHOLE_NUMBERS = [
     ("request_log_rotate_files", 3, 0, 100),
     ("request_log_capacity", 2048, 1, 100_000),
 ]
-FLAGS = ["require_socket_activation", "wait_when_busy"]
+FLAGS = ["require_socket_activation", "wait_when_busy", "keepalive_details"]
 PATHS = ["control_socket", "python", "strata_dir", "request_log_path", "engine_log_path"]
 OTHERS = [
     "listen",

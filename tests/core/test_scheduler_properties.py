@@ -1,6 +1,7 @@
 """Random histories of a whole daemon's life, judged by the independent ledger.
 
-500 histories of 200 events by default; ``ROUNDS`` scales the number (40 in ``make test-deep``).
+500 histories of 200 events by default, and as many again for every further one of ``ROUNDS`` (40 in
+``make test-deep``), each round a test of its own so that none outlasts the runner's patience.
 A history is bytes, three per event, so that a failing one shrinks to a short story.
 """
 
@@ -8,6 +9,7 @@ import os
 from random import Random
 from typing import NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
@@ -16,7 +18,8 @@ from strata_router.core.refusal import Case
 from strata_router.core.vocabulary import ModelId, TicketId, Tier
 from tests.core.admission_ledger import Ledger
 
-HISTORIES = 500 * int(os.environ.get("ROUNDS", "1"))
+HISTORIES = 500
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
 EVENTS = 200
 SETTING_BYTES = 8
 
@@ -218,6 +221,7 @@ def live_through(chosen: bytes, events: bytes) -> None:
     history.finish()
 
 
+@pytest.mark.parametrize("number", range(ROUNDS))
 @settings(
     max_examples=HISTORIES,
     deadline=None,
@@ -226,16 +230,19 @@ def live_through(chosen: bytes, events: bytes) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(
-    st.binary(min_size=SETTING_BYTES, max_size=SETTING_BYTES),
-    st.binary(min_size=3 * EVENTS, max_size=3 * EVENTS),
+    chosen=st.binary(min_size=SETTING_BYTES, max_size=SETTING_BYTES),
+    events=st.binary(min_size=3 * EVENTS, max_size=3 * EVENTS),
 )
-def test_every_decision_of_a_chosen_history_keeps_the_rules(chosen: bytes, events: bytes) -> None:
+def test_every_decision_of_a_chosen_history_keeps_the_rules(
+    number: int, chosen: bytes, events: bytes
+) -> None:
     """Never stuck, tiers, grace, due, capacity, order, one load, each ticket ends once."""
     live_through(chosen, events)
 
 
+@pytest.mark.parametrize("number", range(ROUNDS))
 @settings(max_examples=HISTORIES, deadline=None, phases=(Phase.explicit, Phase.generate))
-@given(st.randoms(use_true_random=True))
-def test_every_decision_of_a_random_history_keeps_the_rules(dice: Random) -> None:
+@given(dice=st.randoms(use_true_random=True))
+def test_every_decision_of_a_random_history_keeps_the_rules(number: int, dice: Random) -> None:
     """The same with evenly spread events, which Hypothesis, who likes zeros, seldom makes."""
     live_through(dice.randbytes(SETTING_BYTES), dice.randbytes(3 * EVENTS))

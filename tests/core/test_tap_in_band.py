@@ -8,6 +8,7 @@ from strata_router.core.tap.in_band import (
     KEEPALIVE,
     UPSTREAM_ERROR_LIMIT_BYTES,
     error_event,
+    keepalive_with_place,
     upstream_error_event,
 )
 
@@ -28,6 +29,10 @@ def error_in(event: bytes) -> dict[str, object]:
 
 def test_the_keepalive_is_one_comment_and_a_blank_line() -> None:
     assert KEEPALIVE == b": keepalive\n\n"
+
+
+def test_the_keepalive_can_tell_a_place_and_stays_one_comment() -> None:
+    assert keepalive_with_place(3, 7) == b": keepalive queued 3 of 7\n\n"
 
 
 @pytest.mark.parametrize("case", list(Case))

@@ -428,6 +428,20 @@ def test_the_event_boundary_is_right_after_every_read(reads: list[bytes]) -> Non
         assert tap.safe_to_insert is tap.at_event_boundary
 
 
+@settings(max_examples=200 * ROUNDS, deadline=None)
+@given(streams())
+def test_every_whole_data_line_counts_as_an_event_however_it_is_cut(reads: list[bytes]) -> None:
+    whole_lines = b"".join(reads).split(b"\n")[:-1]
+    tap = fed(reads)
+    assert tap.is_stream
+    assert tap.events == sum(line.startswith(b"data:") for line in whole_lines)
+
+
+def test_an_answer_that_is_no_stream_has_no_events() -> None:
+    tap = fed([b'{"choices": [],\ndata: 1}\n'], BodyKind.JSON)
+    assert (tap.is_stream, tap.events) == (False, 0)
+
+
 @settings(max_examples=300 * ROUNDS, deadline=None)
 @given(reads=streams(), end=st.sampled_from([b"", b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n"]))
 @example(reads=[b"data: [DO", b"NE", b"]\n", b"\n"], end=b"")

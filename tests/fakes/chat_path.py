@@ -49,7 +49,10 @@ Script = Callable[[trio.SocketStream], Awaitable[None]]
 
 
 class InstantSupervisor(EngineSupervisor):
-    """Says that every load succeeds; owns no process. ``loads``: models in order."""
+    """Says that every load succeeds; owns no process.
+
+    loads: models in order. next_load: what the next load does before it succeeds.
+    """
 
     def __init__(self, config: Config, catalog: Catalog, listener: Listener) -> None:
         super().__init__(config, catalog, listener)
@@ -58,12 +61,15 @@ class InstantSupervisor(EngineSupervisor):
         self._told = listener
         self._todo, self._coming = trio.open_memory_channel[Callable[[], None]](100)
         self.loads: list[ModelId] = []
+        self.next_load: Callable[[], None] | None = None
 
     def load(self, model: ModelId) -> None:
         self._todo.send_nowait(lambda: self._told.engine_report(LoadStarted(model)))
         self._todo.send_nowait(lambda: self._be_ready(model))
 
     def _be_ready(self, model: ModelId) -> None:
+        if self.next_load is not None:
+            self.next_load()
         self.loads.append(model)
         self._told.engine_report(EngineReady(model, self._kind, self._port, 0, 0))
 

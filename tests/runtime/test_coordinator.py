@@ -66,6 +66,7 @@ class ScriptedExchange:
 
     committed: list[ModelId] = field(default_factory=list)
     cuts: list[Case] = field(default_factory=list)
+    sse_events: int | None = None
 
     def commit(self, model: ModelId) -> None:
         self.committed.append(model)

@@ -5,7 +5,7 @@ What a real daemon shows is in tests/system; every await is cancelled in test_ex
 
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,9 +75,11 @@ async def visiting(script: Script, request: bytes = STREAM, **config: Any) -> As
             visit.over.set()
 
         nursery.start_soon(serve)
-        yield visit
-        await visit.record()
-        visit.client.stream.socket.close()
+        try:
+            yield visit
+            await visit.record()
+        finally:
+            visit.client.stream.socket.close()
         await path.expect_nothing_held()
 
 
@@ -88,20 +90,24 @@ async def _answers(stream: trio.SocketStream) -> None:
     await stream.send_all(SSE_HEAD + TOKEN + DONE)
 
 
-async def _refused_until_noticed(path: ChatPath) -> None:
+def _nothing() -> None:
+    """The next engine does not listen either."""
+
+
+async def _refused_until_noticed(path: ChatPath, next_load: Callable[[], None] = _nothing) -> None:
     """The exchange has its lease and finds nobody; a moment later the death is reported."""
     path.engine.stop_listening()
     with trio.fail_after(5):
         while not path.supervisor.loads:
             await trio.lowlevel.checkpoint()
     await trio.sleep(0.05)
+    path.supervisor.next_load = next_load
     path.supervisor.die()
 
 
 async def test_b20_a_request_that_finds_a_dead_engine_is_answered_by_the_next_one() -> None:
     async with visiting(_answers) as visit:
-        await _refused_until_noticed(visit.path)
-        visit.path.engine.listen_again()
+        await _refused_until_noticed(visit.path, visit.path.engine.listen_again)
         reply = await visit.reply()
         assert (reply.status, reply.body) == (200, TOKEN + DONE)
         record = await visit.record()
@@ -115,8 +121,7 @@ async def test_b20_a_request_that_finds_a_dead_engine_is_answered_by_the_next_on
 async def test_b20_a_committed_stream_waits_for_the_next_engine_too() -> None:
     async with visiting(_answers, stream_commit_ms=0) as visit:
         assert (await visit.client.head()).headers["x-strata-concrete-model"] == ["a"]
-        await _refused_until_noticed(visit.path)
-        visit.path.engine.listen_again()
+        await _refused_until_noticed(visit.path, visit.path.engine.listen_again)
         assert (await visit.record())["success"]
 
 
@@ -172,7 +177,11 @@ async def test_a_cut_after_done_takes_nothing_from_the_answer(after_s: float) ->
         assert (await visit.record())["reason"] == "completed"
 
 
-@pytest.mark.parametrize(("frames", "reason"), [(TOKEN, "completed"), (ERROR, "upstream_error")])
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [(TOKEN, "completed"), (ERROR, "upstream_error")],
+    ids=["token", "error"],
+)
 async def test_leaving_after_done_ends_as_the_answer_did(frames: bytes, reason: str) -> None:
     async def script(stream: trio.SocketStream) -> None:
         await stream.send_all(SSE_HEAD + frames + DONE)

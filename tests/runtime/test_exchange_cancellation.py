@@ -235,4 +235,4 @@ async def test_ended_at_any_await_it_leaves_one_record_and_nothing_else(
             assert not outcome.cut
         step += 1
     assert step >= 2
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors

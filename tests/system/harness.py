@@ -9,6 +9,7 @@ The harness keeps its own account of what must hold and asks the daemon nothing 
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -30,14 +31,23 @@ START_S = 20.0
 
 CHAT = "/v1/chat/completions"
 
+LOCAL_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
 
 def free_ports(count: int) -> list[int]:
-    """Distinct free ports of loopback."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in held]
-    for sock in held:
-        sock.close()
-    return ports
+    """Distinct free ports of loopback, of those that the kernel gives to no outgoing connection.
+
+    They are held by nobody until the daemon and its engine take them, so other tests that run at the
+    same time must not be likely to choose the same.
+    """
+    first_outgoing = int(LOCAL_PORT_RANGE.read_text().split()[0])
+    candidates = range(10_000, first_outgoing) if first_outgoing > 12_000 else range(50_000, 65_000)
+    found: list[int] = []
+    while len(found) < count:
+        port = random.choice(candidates)
+        if port not in found and can_bind(port):
+            found.append(port)
+    return found
 
 
 def chat_body(model: str, text: str = "hello", *, stream: bool = False, **fields: Any) -> bytes:

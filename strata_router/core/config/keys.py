@@ -287,6 +287,12 @@ CONFIG_KEYS = (
         default=5000,
     ),
     Key(
+        "keepalive_details",
+        Flag(),
+        "Let that comment tell a waiting request its place: `: keepalive queued 3 of 7`.",
+        default=False,
+    ),
+    Key(
         "write_stall_ms",
         Whole(0),
         "A client that takes no byte for this long counts as gone; 0 is never.",

@@ -134,6 +134,7 @@ class Config:
     drain_ms: int
     stream_commit_ms: int
     keepalive_ms: int
+    keepalive_details: bool
     write_stall_ms: int
     header_ms: int
     body_ms: int

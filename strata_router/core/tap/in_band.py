@@ -15,6 +15,11 @@ UPSTREAM_ERROR_LIMIT_BYTES = 64 * 1024
 """Longest upstream error body that is passed on; clients bound the lines they read, too."""
 
 
+def keepalive_with_place(place: int, of: int) -> bytes:
+    """Return the comment that also tells a waiting client its place among ``of`` tickets, from 1."""
+    return b": keepalive queued %d of %d\n\n" % (place, of)
+
+
 def error_event(refusal: Refusal) -> bytes:
     """Return the event that ends a committed stream with this refusal."""
     return _event(refusal.json_body())

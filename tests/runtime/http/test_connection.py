@@ -407,3 +407,60 @@ async def test_drain_takes_in_the_backlog_of_a_listener_of_its_own() -> None:
         await waiting.send(get("/waiting"))
         serving_.server.stop_accepting(take_waiting=True)
         assert (await waiting.reply()).body == b"GET /waiting "
+
+
+async def test_drain_spares_a_client_that_was_not_told_to_close() -> None:
+    """It may be sending its next request at the instant at which the drain begins."""
+    answered, draining = trio.Event(), trio.Event()
+
+    async def answer_then_linger(connection: ClientConnection, head: RequestHead) -> None:
+        await echo(connection, head)
+        if head.path == "/first":
+            answered.set()
+            await draining.wait()
+
+    async with serving(answer_then_linger) as serving_:
+        client = await serving_.connect()
+        await client.send(get("/first"))
+        assert "connection" not in (await client.reply()).headers
+        await answered.wait()
+        serving_.server.stop_accepting(take_waiting=True)
+        draining.set()
+        await client.send(get("/second"))
+        reply = await client.reply()
+        assert (reply.body, reply.headers["connection"]) == (b"GET /second ", ["close"])
+        with trio.fail_after(2):
+            await serving_.done.wait()
+
+
+async def test_drain_closes_a_connection_that_becomes_idle_only_then() -> None:
+    draining = trio.Event()
+
+    async def answer_late(connection: ClientConnection, head: RequestHead) -> None:
+        connection.begin_response(200, [], None)
+        await connection.send_body(b"begun ")
+        await draining.wait()
+        await connection.end_response(b"before the drain")
+
+    async with serving(answer_late) as serving_:
+        client = await serving_.connect()
+        await client.send(get("/"))
+        await client.head()
+        serving_.server.stop_accepting(take_waiting=True)
+        draining.set()
+        with trio.fail_after(2):
+            await serving_.done.wait()
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_a_status_without_a_body_has_no_framing_header(status: int) -> None:
+    async def respond(connection: ClientConnection, head: RequestHead) -> None:
+        await connection.respond(status, [], b"")
+
+    async with serving(respond) as serving_:
+        client = await serving_.connect()
+        await client.send(get("/1"), get("/2"))
+        for _ in range(2):
+            reply = await client.reply()
+            assert reply.status == status
+            assert reply.headers.keys().isdisjoint({"content-length", "transfer-encoding"})

@@ -106,3 +106,14 @@ async def test_a_forgotten_socket_is_never_reported_and_its_number_can_be_used_a
         watcher.forget(server)
         assert watcher.watched == 0
         server.close()
+
+
+async def test_forgetting_is_possible_when_the_watcher_has_ended() -> None:
+    """At the daemon's end exchanges are cancelled together with it, in any order."""
+    async with watching() as watcher:
+        server, client = tcp_pair()
+        watcher.watch(server, lambda: None)
+    watcher.forget(server)
+    assert watcher.watched == 0
+    server.close()
+    client.close()
