@@ -57,6 +57,11 @@ coverage: $(VENV)/.test
 	$(BIN)/coverage run -m pytest -m "not deep and not live"
 	$(BIN)/coverage html
 
+# Under 15 minutes; needs a C compiler, and uses of nginx, haproxy and the peers what is there. BENCH holds
+# further arguments: `make bench BENCH="--without litellm"`. Plots where matplotlib is installed.
+bench: $(VENV)/.test
+	$(BIN)/python -m tests.bench $(BENCH)
+
 # Wheel and sdist, without network: the build backend is one of the locked packages.
 dist: $(VENV)/.run
 	@mkdir -p "$(DIST)"

@@ -2,7 +2,7 @@
 
 Run: ``python research/bench_tap_share.py [ROUNDS]``, in the checkout. Two daemons run side by side, one as it
 is and one whose tap looks at nothing, on engines that only stream (``stream_engine.py``). They get the
-same load in turn, and the processor time of the daemon's process (utime + stime from /proc) is divided
+same load in turn, and the processor time of the daemon's process (/proc/PID/task/*/schedstat) is divided
 by the frames. Prints Markdown: median of the rounds, smallest and largest.
 """
 
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RESEARCH = Path(__file__).parent
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 BLIND = """
 import strata_router.runtime.exchange as exchange
@@ -78,8 +77,9 @@ class Daemon:
     process: subprocess.Popen[bytes]
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        """Of all threads so far; the scheduler counts nanoseconds, /proc/PID/stat only hundredths."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 @contextmanager
@@ -164,11 +164,12 @@ def drive(target: Daemon, load: Load) -> float:
         selector.register(client, selectors.EVENT_READ, [b""])
     while selector.get_map():
         for key, _ in selector.select():
-            client: socket.socket = key.fileobj  # type: ignore[assignment]  # only sockets are registered
-            piece = client.recv(262_144)
+            socket_of = key.fileobj
+            assert isinstance(socket_of, socket.socket)
+            piece = socket_of.recv(262_144)
             if not piece:
-                selector.unregister(client)
-                client.close()
+                selector.unregister(socket_of)
+                socket_of.close()
                 assert b"[DONE]" in key.data[0], "a stream was cut"
             key.data[0] = key.data[0][-100:] + piece
     return (target.cpu_s() - before) / (load.streams * load.frames) * 1e6

@@ -5,6 +5,7 @@ Nothing here reads a clock; ``runtime.clock`` makes Moments and hands them in.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,12 @@ class Moment:
         """UTC text with millisecond precision, ending in Z: ``2026-11-29T12:00:00.123Z``."""
         # Round half down to whole milliseconds first: strftime would truncate a float's noise.
         whole_ms = int(self.unix_s * 1000 + 0.5)
-        at = datetime.fromtimestamp(whole_ms // 1000, UTC)
-        return f"{at:%Y-%m-%dT%H:%M:%S}.{whole_ms % 1000:03d}Z"
+        return f"{_whole_seconds_text(whole_ms // 1000)}.{whole_ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=8)  # a record's five moments lie in few seconds, and formatting is what they cost
+def _whole_seconds_text(unix_s: int) -> str:
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def elapsed_ms(start: Moment, end: Moment) -> int:

@@ -173,14 +173,14 @@ class Daemon:
             watcher=self.watcher,
             budget=BodyBudget(config.max_buffered_body_bytes),
         )
-        views = build_views(
-            config,
-            self.catalog,
+        overviews = Overviews(
             self.coordinator,
-            self.ledger,
+            since,
+            self.ledger.instance_id,
             lambda: self.draining,
             int(unix_s()),
         )
+        views = build_views(config, self.catalog, self.coordinator, self.ledger, overviews)
         front = Front(config, services, AppBridge(build_app(views), self.watcher))
         self.server = Server(
             self.listener.sock,
@@ -193,9 +193,7 @@ class Daemon:
             ),
             config.max_connections,
         )
-        operator = EngineOperator(
-            config, self.catalog, self.coordinator, DaemonFacts(lambda: self.draining)
-        )
+        operator = EngineOperator(config, self.catalog, self.coordinator, overviews.take)
         self.control = ControlServer(operator)
 
     async def run(self) -> None:

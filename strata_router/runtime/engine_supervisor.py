@@ -1,4 +1,4 @@
-"""Owns the one engine: carries out load and unload, proves identity, notices death.
+"""Owns the one engine: carries out load and unload, has it proven, notices death.
 
 One task (``run``) drives the Lifecycle and holds the process; the coordinator asks by ``load``,
 ``cancel_load`` and ``unload`` and is told by EngineReports. Every start and end of an engine passes
@@ -9,7 +9,6 @@ Source: contract 4.1-4.4.
 import logging
 import os
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,16 +18,8 @@ from strata_router.core.catalog import Catalog
 from strata_router.core.config.schema import Config, Readiness
 from strata_router.core.engine.kinds import READY_FILE_OPTION, EngineKind, LaunchPlan, engine_kind
 from strata_router.core.engine.lifecycle import EngineEvent, EngineState, Lifecycle
-from strata_router.core.engine.readiness import (
-    READY_FILE_LIMIT_BYTES,
-    Mismatch,
-    NotYet,
-    Verdict,
-    Verified,
-    read_ready_file,
-)
 from strata_router.core.vocabulary import ModelId
-from strata_router.runtime import config_file, engine_control, engine_log, procfs
+from strata_router.runtime import config_file, engine_control, engine_log
 from strata_router.runtime.engine_process import (
     EngineProcess,
     EngineStuck,
@@ -37,22 +28,20 @@ from strata_router.runtime.engine_process import (
     engine_environment,
     start_engine,
 )
+from strata_router.runtime.engine_proof import (
+    POLL_S,
+    EngineProof,
+    LoadFault,
+    held_text,
+    refused_by_host,
+)
 from strata_router.runtime.help_probe import HelpProbe
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.05
-"""Between looks at a readiness file or a port; a load takes seconds at least."""
-
-ANSWER_S = 5.0
-"""One control question. An engine that needs longer is asked again while startup_ms lasts."""
-
 QUIET_S = 10.0
 """How long a stop waits for the engine to give up requests whose clients are gone; reading one chunk of a
 long prompt takes seconds (facts/strata-server.md section 5). At most half of shutdown_ms."""
-
-WAITING_REPORT_S = 2.0
-"""How often a long load says that it is still waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +103,6 @@ class Listener(Protocol):
     def engine_progress(self, phase: str, message: str) -> None: ...
 
 
-class LoadFault(Exception):
-    """A load cannot go on; the text is short, generic and ours."""
-
-
 class EngineSupervisor:
     """See the module's text. All methods but ``run`` are synchronous and called from trio's thread."""
 
@@ -137,8 +122,9 @@ class EngineSupervisor:
         self._finished = trio.Event()
         self._died = False
         self._help = HelpProbe()
-        self._configured_names = frozenset(
-            entry.upstream_model for entry in config.models.values() if entry.upstream_model
+        names = frozenset(entry.upstream_name for entry in config.models.values())
+        self._proof = EngineProof(
+            config.backend_port, config.startup_ms, names, self._progress, self._reported_ready
         )
         self.last_startup_error: str | None = None
 
@@ -178,18 +164,8 @@ class EngineSupervisor:
         model = self._lifecycle.ready_model
         if model is None:
             return False
-        kind = self._kind_of(model)
-        upstream_model = self._catalog.upstream_model(model)
-        for path in kind.identity_paths:
-            answer = await engine_control.ask(self._config.backend_port, path, ANSWER_S)
-            if isinstance(answer, engine_control.NoAnswer):
-                return False
-            verdict = kind.judge(
-                path, answer.status, answer.body, upstream_model, self._configured_names
-            )
-            if not isinstance(verdict, Verified):
-                return False
-        return self._lifecycle.ready_model == model
+        kind, name = self._kind_of(model), self._catalog.upstream_model(model)
+        return await self._proof.holds(kind, name) and self._lifecycle.ready_model == model
 
     def unload(self) -> None:
         """Stop the engine; answered by EngineStopped."""
@@ -264,7 +240,7 @@ class EngineSupervisor:
             except LoadFault as fault:
                 reason = str(fault)
             except OSError as error:  # no descriptor, no room for the private folder, ...
-                reason = _refused_by_host(error)
+                reason = refused_by_host(error)
             else:
                 self._load_scope = None
                 self.last_startup_error = None
@@ -310,7 +286,7 @@ class EngineSupervisor:
             if check.profile is None:
                 raise LoadFault("the model's profile is refused: " + "; ".join(check.problems))
             cache_min = check.profile.conversation_cache_min_tokens or 0
-        self._demand_free_port()
+        self._proof.demand_free_port()
         # Errors ignored: an engine whose load has failed may be writing into it when it is removed.
         with tempfile.TemporaryDirectory(
             prefix="strata-router-", ignore_cleanup_errors=True
@@ -326,7 +302,7 @@ class EngineSupervisor:
             )
             upstream_model = self._catalog.upstream_model(model)
             with trio.move_on_after(self._config.startup_ms / 1000) as bound:
-                await self._prove(process, kind, upstream_model, ready_file)
+                await self._proof.demand(process, kind, upstream_model, ready_file)
             if bound.cancelled_caught:
                 raise LoadFault(
                     f"backend was not ready within startup_ms ({self._config.startup_ms} ms)"
@@ -336,12 +312,6 @@ class EngineSupervisor:
 
     def _kind_of(self, model: ModelId) -> EngineKind:
         return engine_kind(self._config.engines[self._config.models[model].engine], self._config)
-
-    def _demand_free_port(self) -> None:
-        """Raises LoadFault naming who holds the port."""
-        port = self._config.backend_port
-        if not procfs.port_is_free(port):
-            raise LoadFault(_held_text(port))
 
     async def _wants_ready_file(self, engine: str, kind: EngineKind) -> bool:
         plan = kind.help_plan()
@@ -376,101 +346,8 @@ class EngineSupervisor:
             log.warning("the engine runs without its log: %s", self._process.log_problem)
         return self._process
 
-    async def _prove(
-        self, process: EngineProcess, kind: EngineKind, upstream_model: str, ready_file: str | None
-    ) -> None:
-        """Wait until the engine is ready and is what it should be; its death ends the wait at once."""
-        fault: LoadFault | None = None
-        exit_status: int | None = None
-        async with trio.open_nursery() as nursery:
-
-            async def end_on_exit() -> None:
-                nonlocal exit_status
-                exit_status = await process.wait_exited()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(end_on_exit)
-            nursery.start_soon(self._report_waiting)
-            try:
-                await self._prove_living(process, kind, upstream_model, ready_file)
-            except LoadFault as exc:
-                fault = exc
-            except OSError as exc:  # caught here too: the nursery would wrap it
-                fault = LoadFault(_refused_by_host(exc))
-            nursery.cancel_scope.cancel()
-        if fault is not None:
-            raise fault
-        if exit_status is not None:
-            raise LoadFault(self._exit_text(process, exit_status))
-
-    async def _report_waiting(self) -> None:
-        started_s = trio.current_time()
-        allowed_s = self._config.startup_ms / 1000
-        while True:
-            await trio.sleep(WAITING_REPORT_S)
-            waited_s = trio.current_time() - started_s
-            self._progress(
-                "waiting",
-                f"still waiting for readiness ({waited_s:.0f}s of {allowed_s:.0f}s allowed)",
-            )
-
-    async def _prove_living(
-        self, process: EngineProcess, kind: EngineKind, upstream_model: str, ready_file: str | None
-    ) -> None:
-        if ready_file is not None:
-            await self._await_ready_file(ready_file, process.pid, upstream_model)
-        else:
-            await self._await_listener(process.pid)
-            await self._await_identity(kind.identity_paths[0], kind, upstream_model)
-        self._progress("checking", "backend reported ready, running health check")
+    def _reported_ready(self) -> None:
         self._lifecycle.on(EngineEvent.REPORTED_READY)
-        for path in kind.identity_paths:
-            await self._await_identity(path, kind, upstream_model)
-        # Whoever answered must be the child: a stranger on the port is never adopted.
-        if not procfs.listener_belongs_to(self._config.backend_port, process.pid):
-            raise LoadFault(f"port {self._config.backend_port} is answered by another process")
-        self._progress("checked", "health check passed, model identity verified")
-
-    async def _await_ready_file(self, path: str, pid: int, upstream_model: str) -> None:
-        while True:
-            content = b""
-            with suppress(FileNotFoundError):
-                content = await trio.to_thread.run_sync(_read_bounded, path)
-            if _settled(read_ready_file(content, pid, upstream_model)):
-                return
-            await trio.sleep(POLL_S)
-
-    async def _await_listener(self, pid: int) -> None:
-        port = self._config.backend_port
-        while not procfs.listener_belongs_to(port, pid):
-            if not procfs.port_is_free(port):
-                # Somebody listens; between the child's bind and our look at /proc it may still be the child.
-                await trio.sleep(POLL_S)
-                if procfs.listener_belongs_to(port, pid):
-                    return
-                if not procfs.port_is_free(port):
-                    self._demand_free_port()
-            await trio.sleep(POLL_S)
-
-    async def _await_identity(self, path: str, kind: EngineKind, upstream_model: str) -> None:
-        while True:
-            answer = await engine_control.ask(self._config.backend_port, path, ANSWER_S)
-            if isinstance(answer, engine_control.Answer):
-                verdict = kind.judge(
-                    path, answer.status, answer.body, upstream_model, self._configured_names
-                )
-                if _settled(verdict):
-                    return
-            await trio.sleep(POLL_S)
-
-    def _exit_text(self, process: EngineProcess, status: int) -> str:
-        """How the engine ended; and who holds its port, if somebody else does: a common cause."""
-        how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
-        text = f"backend {how} before it was ready"
-        port = self._config.backend_port
-        if procfs.port_is_free(port) or procfs.listener_belongs_to(port, process.pid):
-            return text
-        return f"{text}; {_held_text(port)}"
 
     def _progress(self, phase: str, message: str) -> None:
         self._listener.engine_progress(phase, message)
@@ -537,8 +414,11 @@ class EngineSupervisor:
             trio.current_time() - started_s,
             " (killed)" if stopped.killed else "",
         )
-        self._progress("stopped", f"backend pid {process.pid} exited, memory released")
         self._gone()
+        port = self._config.backend_port
+        if not await self._proof.port_becomes_free():
+            return f"backend pid {process.pid} exited and its memory is free, but {held_text(port)}"
+        self._progress("stopped", f"backend pid {process.pid} exited, memory released")
         return None
 
     async def _await_quiet(self) -> None:
@@ -601,34 +481,3 @@ class EngineSupervisor:
 class _Proven:
     kind: EngineKind
     cache_min: int
-
-
-def _settled(verdict: Verdict) -> bool:
-    match verdict:
-        case Verified():
-            return True
-        case NotYet():
-            return False
-        case Mismatch(reason):
-            raise LoadFault(reason)
-
-
-def _held_text(port: int) -> str:
-    holder = procfs.port_holder(port)
-    if holder is None:
-        # An engine that binds without SO_REUSEADDR leaves its closed connections behind for a minute.
-        return (
-            f"port {port} cannot be bound although nobody listens on it; it may be free in a minute"
-        )
-    return f"port {port} is held by {holder}"
-
-
-def _refused_by_host(error: OSError) -> str:
-    """Without the error's file name: paths are not shown."""
-    words = os.strerror(error.errno).lower() if error.errno else "no reason given"
-    return f"the host refused what a start needs ({words})"
-
-
-def _read_bounded(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(READY_FILE_LIMIT_BYTES)

@@ -337,7 +337,7 @@ class Exchange:
         assert request is not None, "there is one request per place"
         assert place.admission is not None
         body = request.forwarded_body(self._services.catalog.upstream_model(place.admission.model))
-        accept = self._head.header(b"accept")
+        accept = b", ".join(self._head.header_list(b"accept")) or None
         return request_bytes(engine.kind.chat_path, engine.port, accept, body)
 
     # ---- the answer ----------------------------------------------------------------------------
@@ -352,7 +352,9 @@ class Exchange:
         # head for its first event, so that an engine that dies there still gets an honest status.
         hold_until = trio.current_time() + HOLD_S
         while True:
-            waits = bool(reply.held) or (kind is BodyKind.SSE and not reply.started)
+            waits = not upstream.at_hand and (
+                bool(reply.held) or (kind is BodyKind.SSE and not reply.started)
+            )
             # A cancel scope costs more than the read it bounds, so only these two reads get one.
             data = await (_read_until(upstream, hold_until) if waits else upstream.read())
             if data is None:

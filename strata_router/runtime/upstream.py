@@ -175,6 +175,11 @@ class UpstreamExchange:
             data = b""
 
     @property
+    def at_hand(self) -> bool:
+        """``read`` will return without waiting."""
+        return bool(self._early) or self.ended
+
+    @property
     def ended(self) -> bool:
         """The body is known to be complete without another read (counted or chunked)."""
         return self._body is not None and self._body.done

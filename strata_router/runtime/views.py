@@ -1,17 +1,21 @@
 """What the app's routes and ``/metrics`` show, gathered from those who own it."""
 
-from collections.abc import Callable
 from typing import Any
 
 from strata_router import __version__
 from strata_router.core.catalog import Catalog
 from strata_router.core.config.schema import Config
 from strata_router.core.metrics import DaemonFigures, RequestLogFigures, readings
-from strata_router.core.record.ring import Page
+from strata_router.core.overview import totals
+from strata_router.core.record.ring import DEFAULT_LIMIT, Page
 from strata_router.runtime.coordinator import Coordinator
 from strata_router.runtime.ledger import Ledger
+from strata_router.runtime.overviews import Overviews
 from strata_router.runtime.web.app import Views
 from strata_router.runtime.web.exposition import Exposition
+
+QUEUE_ROWS = 200
+"""Tickets, and active answers, that ``GET /queue`` lists: a few screens, about 60 KB of JSON."""
 
 
 def build_views(
@@ -19,10 +23,10 @@ def build_views(
     catalog: Catalog,
     coordinator: Coordinator,
     ledger: Ledger,
-    draining: Callable[[], bool],
-    started_unix_s: int,
+    overviews: Overviews,
 ) -> Views:
-    """started_unix_s: when the configuration was read; ``created`` of every model."""
+    """Every model is ``created`` when the configuration was read."""
+    started_unix_s = overviews.started_unix_s
 
     def models() -> list[dict[str, Any]]:
         snapshot = coordinator.snapshot()
@@ -33,7 +37,7 @@ def build_views(
         return catalog.entry(name, snapshot.loaded, snapshot.loading, started_unix_s)
 
     def health() -> tuple[int, dict[str, Any]]:
-        is_draining = draining()
+        is_draining = overviews.draining()
         document = {
             "status": "draining" if is_draining else "ok",
             "routing": coordinator.routing,
@@ -48,7 +52,7 @@ def build_views(
             started_unix_s=started_unix_s,
             snapshot=coordinator.snapshot(),
             routing=coordinator.routing,
-            draining=draining(),
+            draining=overviews.draining(),
             max_request_body_bytes=config.max_request_body_bytes,
             request_log=_request_log(config, ledger),
             tally=ledger.tally,
@@ -59,7 +63,29 @@ def build_views(
     def requests(after: int | None, limit: int) -> dict[str, Any]:
         return _page(ledger.ring.page(after, limit))
 
-    return Views(models, model, health, lambda: figures().to_mapping(), exposition.text, requests)
+    def queue(after: int | None, limit: int | None) -> dict[str, Any]:
+        document = overviews.take(QUEUE_ROWS).to_mapping()
+        if after is not None or limit is not None:
+            log = _request_log(config, ledger)
+            document["records"] = requests(after, DEFAULT_LIMIT if limit is None else limit)
+            document["totals"] = totals(ledger.tally)
+            document["request_log"] = {
+                "configured": log.path is not None,
+                "write_errors": log.write_errors,
+                "write_drops": log.write_drops,
+            }
+        return document
+
+    return Views(
+        models=models,
+        model=model,
+        health=health,
+        metrics=lambda: figures().to_mapping(),
+        exposition=exposition.text,
+        requests=requests,
+        queue=queue,
+        overview=lambda: overviews.take(QUEUE_ROWS),
+    )
 
 
 def _request_log(config: Config, ledger: Ledger) -> RequestLogFigures:

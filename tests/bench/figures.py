@@ -63,6 +63,7 @@ FIGURES = (
     Figure("cpu_paced", "CPU s per million tokens, paced", "paced_32", _cpu_s_per_million, 1),
     Figure("cpu_blast", "CPU s per million tokens, blast", "blast", _cpu_s_per_million, 2),
     Figure("blast", "tokens/s, blast", "blast", _per_second("tokens")),
+    Figure("batched", "32 tokens per send", "blast_batched", _per_second("tokens")),
     Figure("offered", "tokens/s of 100,000 offered", "offered_100k", _per_second("tokens")),
     Figure("offered_p99", "delay p99 then, us", "offered_100k", _part("delay", "p99_us")),
     Figure("short_1", "short requests/s, 1 connection", "short_1", _per_second("answers")),

@@ -28,7 +28,8 @@ class Load:
     """What one load client does; see native/load.c.
 
     rate: tokens a second and stream, 0 as fast as possible. warm_s, window_s: seconds before and
-    of the measurement. pause_us: between a connection's requests.
+    of the measurement. pause_us: between a connection's requests. batch: tokens per send of an
+    unpaced stream.
     """
 
     connections: int = 1
@@ -37,6 +38,7 @@ class Load:
     warm_s: float = 0.3
     window_s: float = 1.5
     pause_us: int = 0
+    batch: int = 1
     model: str = MODEL
 
     def argv(self, program: Path, port: int) -> list[str]:
@@ -44,7 +46,8 @@ class Load:
             str(program),
             *("--port", str(port), "--model", self.model),
             *("--connections", str(self.connections), "--rate", str(self.rate)),
-            *("--tokens", str(self.tokens), "--pause-us", str(self.pause_us)),
+            *("--tokens", str(self.tokens), "--batch", str(self.batch)),
+            *("--pause-us", str(self.pause_us)),
             *("--warm", str(self.warm_s), "--window", str(self.window_s)),
         ]
 

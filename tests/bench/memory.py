@@ -1,6 +1,7 @@
 """Memory of the daemon in four states, and of the peers in the two that they have."""
 
 import contextlib
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from tests.bench import processes
 from tests.bench.measures import measure, open_stream, wait_for_token
 from tests.bench.rounds import STREAMS
-from tests.bench.targets import MODEL, OTHER_MODEL, Target, ask
+from tests.bench.targets import MODEL, OTHER_MODEL, Target, ask, chat
 
 QUEUED_STREAMS = 500
 QUEUED_BODIES = 32
@@ -45,9 +46,8 @@ def queued_streams_mb(target: Target) -> float:
 
 def queued_bodies_mb(target: Target) -> float:
     """PSS with 32 requests of 50 MB each waiting."""
-    text = '{"model":"%s","stream":true,"messages":[{"role":"user","content":"' % OTHER_MODEL
-    front, back = text.encode(), b'"}]}'
-    body = front + b"x" * (BODY_BYTES - len(front) - len(back)) + back
+    filler = "x" * (BODY_BYTES - 200)
+    body = json.dumps(chat(OTHER_MODEL, filler, stream=True)).encode()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % target.port
     head += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
     with engine_taken(target), contextlib.ExitStack() as opened:

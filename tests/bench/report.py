@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 
 from tests.bench.budget import Beside, Line
@@ -94,7 +95,8 @@ def _wrong(run: Run) -> str:
 def _machine() -> str:
     found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     model = found[1] if found else platform.machine()
-    return f"{model}, Linux {platform.release()}, {platform.python_implementation()} {platform.python_version()}"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{model}, Linux {platform.release()}, {python}"
 
 
 def text(run: Run, plots: Sequence[str]) -> str:
@@ -135,7 +137,9 @@ def text(run: Run, plots: Sequence[str]) -> str:
         *_part(run, "Time to first token", ("ttft", "ttft_p99", "ttft_busy", "hang_up")),
         *_part(run, "Delay per token", ("delay_1", "delay_8", "delay_32", "delay_32_p99")),
         *_part(run, "Processor", ("cpu", "cpu_paced", "cpu_blast")),
-        *_part(run, "Throughput", ("blast", "offered", "offered_p99", "short_1", "short_32")),
+        *_part(
+            run, "Throughput", ("blast", "batched", "offered", "offered_p99", "short_1", "short_32")
+        ),
         "### Memory, MB",
         "",
         *_table(
@@ -186,11 +190,11 @@ PLOTTED = ("ttft", "delay_32", "cpu_paced", "blast", "short_32")
 def _plots(run: Run, directory: Path) -> list[str]:
     """File names of the plots, [] without matplotlib."""
     try:
-        import matplotlib
+        matplotlib = import_module("matplotlib")
     except ImportError:
         return []
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    pyplot = import_module("matplotlib.pyplot")
 
     names = [target.name for target in run.targets if target.name != "direct"]
     figure, axes = pyplot.subplots(1, len(PLOTTED), figsize=(16, 3.6))

@@ -34,6 +34,7 @@ SCENARIOS: dict[str, Load] = {
     "paced_32": STREAMS,
     "offered_100k": replace(STREAMS, rate=3125, window_s=2.0),
     "blast": replace(STREAMS, rate=0, window_s=2.0),
+    "blast_batched": replace(STREAMS, rate=0, batch=32, window_s=1.5),
     "short_1": Load(tokens=1, window_s=1.0),
     "short_32": Load(tokens=1, connections=32, window_s=2.0),
 }

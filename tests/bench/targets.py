@@ -195,7 +195,8 @@ events {{ worker_connections 4096; }}
 http {{
   access_log off; keepalive_requests 1000000; client_max_body_size 64m; client_body_buffer_size 1m;
   client_body_temp_path {directory}/nginx-a; proxy_temp_path {directory}/nginx-b;
-  fastcgi_temp_path {directory}/nginx-c; uwsgi_temp_path {directory}/nginx-d; scgi_temp_path {directory}/nginx-e;
+  fastcgi_temp_path {directory}/nginx-c; uwsgi_temp_path {directory}/nginx-d;
+  scgi_temp_path {directory}/nginx-e;
   upstream double {{ server 127.0.0.1:{double}; keepalive 64; keepalive_requests 1000000; }}
   server {{
     listen 127.0.0.1:{port};
@@ -321,9 +322,9 @@ def _environment(requirement: str) -> Path:
     if (environment / "complete").exists():
         return environment
     try:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", environment], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(environment)], check=True)
         install = [environment / "bin" / "python", "-m", "pip", "--quiet", "install", requirement]
-        subprocess.run(install, check=True, timeout=INSTALL_S)
+        subprocess.run([str(word) for word in install], check=True, timeout=INSTALL_S)
     except (subprocess.SubprocessError, OSError) as error:
         raise Missing(f"{requirement} cannot be installed ({type(error).__name__})") from error
     (environment / "complete").touch()

@@ -108,6 +108,16 @@ def test_a_deadline_is_reached_at_its_second_and_once() -> None:
     assert deadlines.take(30.0) == []
 
 
+def test_an_id_that_comes_back_counts_with_its_new_second_only() -> None:
+    deadlines = Deadlines()
+    deadlines.add(TicketId(1), 10.0)
+    deadlines.discard(TicketId(1))
+    deadlines.add(TicketId(1), 20.0)
+    assert deadlines.first_s() == 20.0
+    assert deadlines.take(15.0) == []
+    assert deadlines.take(25.0) == ids(1)
+
+
 def test_a_discarded_deadline_never_comes() -> None:
     deadlines = Deadlines()
     deadlines.add(TicketId(1), 10.0)

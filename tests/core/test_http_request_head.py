@@ -10,6 +10,7 @@ from strata_router.core.http.framing import ChunkedBody, CountedBody
 from strata_router.core.http.request_head import (
     HEAD_LIMIT_BYTES,
     HeadFault,
+    HeadParser,
     RequestHead,
     head_end,
     parse_head,
@@ -185,3 +186,51 @@ def test_nothing_that_was_sent_is_repeated_in_the_answer(raw: bytes) -> None:
 def test_an_incomplete_head_is_a_bad_request() -> None:
     with pytest.raises(HeadFault):
         parse_head(b"GET / HTTP/1.1\r\n")
+
+
+HEAD = (
+    "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %s\r\nX-Name: value\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        HEAD % "7",
+        HEAD % "1234567",
+        HEAD % "0",
+        HEAD.replace("value", "other") % "7",
+        HEAD.replace("POST", "GET") % "7",
+        HEAD.replace("Content-Length", "content-length") % "7",
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+        HEAD % f"7\r\nX-Long: {'y' * 5000}",
+    ],
+)
+def test_a_parser_that_remembers_says_what_one_without_memory_says(head: str) -> None:
+    """Whatever came before, and twice, so that it is remembered the second time."""
+    for before in (HEAD % "5", head):
+        parser = HeadParser()
+        parser.parse(before.encode())
+        for _ in range(2):
+            assert parser.parse(head.encode()) == parse_head(head.encode())
+
+
+def test_of_two_lengths_none_is_remembered() -> None:
+    """Only the second one differs from what was parsed before."""
+    twice = HEAD % "5\r\nContent-Length: %s"
+    parser = HeadParser()
+    assert parser.parse((twice % "5").encode()).content_length == 5
+    with pytest.raises(HeadFault):
+        parser.parse((twice % "6").encode())
+    other_first = HEAD.replace("5", "6") % "6\r\nContent-Length: 5"
+    with pytest.raises(HeadFault):
+        parser.parse(other_first.encode())
+
+
+@pytest.mark.parametrize("length", ["+5", "0x5", "5,6", "9" * 19, ""])
+def test_a_remembered_head_makes_no_bad_length_good(length: str) -> None:
+    parser = HeadParser()
+    parser.parse((HEAD % "5").encode())
+    with pytest.raises(HeadFault):
+        parser.parse((HEAD % length).encode())

@@ -44,7 +44,8 @@ KINDS = (
 TIERS = (Tier.DEFAULT, Tier.DEFAULT, Tier.PRIORITY, Tier.FLEX)
 WEIGHTS = {
     "time passes": 20,
-    "deadline": 32,
+    "deadline": 28,
+    "asks again": 4,
     "arrive": 58,
     "upload begins": 6,
     "upload ends": 8,
@@ -94,6 +95,7 @@ class History:
         self.now = 100.0
         self.last_id = 0
         self.uploading: list[tuple[TicketId, float]] = []
+        self.tickets: dict[TicketId, Ticket] = {}
 
     def event(self, what: int, x: int, y: int) -> None:
         ledger = self.ledger
@@ -114,6 +116,8 @@ class History:
                 ledger.leave(self.one_of(list(ledger.leases), x), self.now)
             case "lease breaks" if ledger.leases:
                 ledger.leave(self.one_of(list(ledger.leases), x), self.now)
+            case "asks again" if ledger.leases:
+                self.ask_again(self.one_of(list(ledger.leases), x), x)
             case "headers" if ledger.leases and ledger.phase == "ready":
                 ledger.headers_arrived(self.one_of(list(ledger.leases), x), self.now)
             case "pin" if ids := [*ledger.waiting, *ledger.leases, *ledger.owed]:
@@ -156,7 +160,16 @@ class History:
     def arrive(self, ticket_id: TicketId, arrived_s: float, x: int, y: int) -> None:
         kind = KINDS[x % len(KINDS)]
         ticket = Ticket(ticket_id, TIERS[y % len(TIERS)], kind.accepts, kind.preferred, arrived_s)
+        self.tickets[ticket_id] = ticket
         self.ledger.arrive(ticket, self.now)
+
+    def ask_again(self, ticket_id: TicketId, x: int) -> None:
+        """The engine had died before the request was sent: the same ticket queues once more."""
+        if x % 2:
+            self.ledger.engine_stopped(self.now)
+        self.ledger.leave(ticket_id, self.now)
+        if ticket_id not in self.ledger.waiting and ticket_id not in self.ledger.leases:
+            self.ledger.arrive(self.tickets[ticket_id], self.now)
 
     def engine_answers(self, x: int) -> None:
         ledger = self.ledger

@@ -16,6 +16,7 @@ from typing import Any
 
 import trio
 import trio.lowlevel
+import trio.testing
 
 from strata_router.core.catalog import Catalog
 from strata_router.core.config import Config, Defaults, parse_config

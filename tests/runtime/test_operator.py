@@ -12,6 +12,7 @@ from strata_router.core.config import Config, Defaults, ProfileCheck, check_prof
 from strata_router.core.control import Done
 from strata_router.core.engine.kinds import LlamaServerKind
 from strata_router.core.engine.lifecycle import EngineState
+from strata_router.core.overview import Overview
 from strata_router.core.vocabulary import ModelId, Tier
 from strata_router.runtime.coordinator import Coordinator, Observer
 from strata_router.runtime.engine_supervisor import (
@@ -21,7 +22,7 @@ from strata_router.runtime.engine_supervisor import (
     LoadFailed,
     LoadStarted,
 )
-from strata_router.runtime.operator import DaemonFacts, EngineOperator
+from strata_router.runtime.operator import EngineOperator
 
 A, B = ModelId("a"), ModelId("b")
 READY_A = EngineReady(A, LlamaServerKind("/x", {}), 8089, 5, 0)
@@ -87,6 +88,10 @@ def _config() -> Config:
     return parse_config(document, Defaults(None)).config
 
 
+def _no_overview(rows: int) -> Overview:
+    raise AssertionError("only status asks for it")
+
+
 def _operator(coordinator: ScriptedCoordinator) -> EngineOperator:
     config = _config()
     profiles: dict[ModelId, ProfileCheck] = {
@@ -96,7 +101,7 @@ def _operator(coordinator: ScriptedCoordinator) -> EngineOperator:
         config,
         Catalog(config, profiles),
         cast(Coordinator, coordinator),
-        DaemonFacts(lambda: False),
+        _no_overview,
     )
 
 

@@ -66,22 +66,26 @@ class ArrivalOrder:
 
 
 class Deadlines:
-    """Ticket ids by the monotonic second at which something becomes true of them."""
+    """Ticket ids by the monotonic second at which something becomes true of them.
+
+    An id that was discarded may come back with another second; what lies in the heap from before
+    does not count, because each id is live with one second only.
+    """
 
     __slots__ = ("_heap", "_live")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, TicketId]] = []
-        self._live: set[TicketId] = set()
+        self._live: dict[TicketId, float] = {}
 
     def add(self, ticket_id: TicketId, at_s: float) -> None:
         heapq.heappush(self._heap, (at_s, ticket_id))
-        self._live.add(ticket_id)
+        self._live[ticket_id] = at_s
 
     def discard(self, ticket_id: TicketId) -> None:
-        self._live.discard(ticket_id)
+        self._live.pop(ticket_id, None)
         if len(self._heap) > 2 * len(self._live) + _SPARE:
-            self._heap = [entry for entry in self._heap if entry[1] in self._live]
+            self._heap = [(at_s, ticket_id) for ticket_id, at_s in self._live.items()]
             heapq.heapify(self._heap)
 
     def take(self, now: float) -> list[TicketId]:
@@ -89,12 +93,12 @@ class Deadlines:
         reached = []
         while (at_s := self.first_s()) is not None and at_s <= now:
             ticket_id = heapq.heappop(self._heap)[1]
-            self._live.discard(ticket_id)
+            del self._live[ticket_id]
             reached.append(ticket_id)
         return reached
 
     def first_s(self) -> float | None:
         """The soonest second, or None when there is none."""
-        while self._heap and self._heap[0][1] not in self._live:
+        while self._heap and self._live.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -4,7 +4,7 @@ Raises HeadFault with the refusal to send; a head that never parses leaves no re
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import h11
 
@@ -17,6 +17,13 @@ pieces, so the same head could pass or fail by how it was split (reports.md B16)
 
 CONTENT_LENGTH_DIGITS = 18
 """More digits than any length that could be meant; keeps int() cheap."""
+
+REMEMBERED_BYTES = 4096
+"""Longest head that a connection keeps for comparison; clients' own are a tenth of that."""
+
+_CONTENT_LENGTH = re.compile(
+    rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,%d})\r\n" % CONTENT_LENGTH_DIGITS
+)
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 
@@ -117,6 +124,43 @@ def parse_head(raw: bytes) -> RequestHead:
         expects_continue=version == "1.1" and b"100-continue" in _tokens(headers, b"expect"),
         wants_close=version == "1.0" or b"close" in connection_tokens,
     )
+
+
+class HeadParser:
+    """``parse_head`` for one connection, which remembers the last head.
+
+    A client sends the same head with every request but for the number in Content-Length, and h11 takes
+    longer over it than the exchange takes to be admitted (RESEARCH.md, "The hot path"). Only what was
+    parsed once, and has exactly one Content-Length line, is ever repeated.
+    """
+
+    __slots__ = ("_parsed", "_shape")
+
+    def __init__(self) -> None:
+        self._shape: tuple[bytes, bytes] | None = None
+        self._parsed: RequestHead | None = None
+
+    def parse(self, raw: bytes) -> RequestHead:
+        """The same as ``parse_head(raw)``. Raises HeadFault."""
+        counted = _CONTENT_LENGTH.search(raw)
+        if counted is None:
+            return parse_head(raw)
+        shape = (raw[: counted.start(1)], raw[counted.end(1) :])
+        if self._parsed is not None and shape == self._shape:
+            return _with_length(self._parsed, counted[1])
+        parsed = parse_head(raw)
+        # Of two lengths one could change and the other not.
+        alone = len(raw) <= REMEMBERED_BYTES and raw.lower().count(b"content-length") == 1
+        self._shape, self._parsed = (shape, parsed) if alone else (None, None)
+        return parsed
+
+
+def _with_length(head: RequestHead, length: bytes) -> RequestHead:
+    headers = tuple(
+        (name, length) if name == b"content-length" else (name, value)
+        for name, value in head.headers
+    )
+    return replace(head, headers=headers, content_length=int(length))
 
 
 def _malformed(detail: str) -> HeadFault:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 
 import h11
@@ -77,6 +78,7 @@ class UpstreamHead:
         return CloseDelimitedBody()
 
 
+@lru_cache(maxsize=16)  # an engine says the same to everybody, for a second at least (Date)
 def parse_upstream_head(raw: bytes) -> UpstreamHead | None:
     """Parse one complete head; None for an interim (1xx) one, which is followed by another."""
     if _INTERIM.match(raw):

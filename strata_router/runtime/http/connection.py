@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import trio
 
 from strata_router.core.http.framing import LAST_CHUNK, BodyReader, FramingFault, chunk
-from strata_router.core.http.request_head import HeadFault, RequestHead, head_end, parse_head
+from strata_router.core.http.request_head import HeadFault, HeadParser, RequestHead, head_end
 from strata_router.core.http.response_head import Headers, render_head
 from strata_router.core.refusal import Case, Refusal
 from strata_router.runtime.http import sockets
@@ -64,6 +64,7 @@ class ClientConnection:
         self._limits = limits
         self._buffer = bytearray()  # received, not yet consumed: the next request, or part of it
         self._idle_scope: trio.CancelScope | None = None
+        self._parser = HeadParser()
         self._body: BodyReader | None = None
         self._head: RequestHead | None = None
         self._continue_due = False
@@ -92,25 +93,34 @@ class ClientConnection:
         self.response_started = self.response_ended = False
         if not await self._first_byte():
             return None
-        scanned = 0
-        with trio.move_on_after(self._limits.head_s) as scope:
-            while (end := head_end(self._buffer, scanned)) < 0:
-                scanned = len(self._buffer)
-                data = await sockets.receive(self.sock)
-                if not data:
-                    return None  # a head that never came; nothing to answer to
-                self._buffer += data
-        if scope.cancelled_caught:
-            raise HeadFault(Refusal(Case.REQUEST_TIMEOUT, "The request's headers came too slowly."))
+        # A head nearly always comes in one piece, and a cancel scope costs more than to look for its end.
+        end = head_end(self._buffer, 0)
+        if end < 0 and (end := await self._rest_of_head()) < 0:
+            return None  # a head that never came; nothing to answer to
         raw = bytes(self._buffer[:end])
         del self._buffer[:end]
-        head = parse_head(raw)
+        head = self._parser.parse(raw)
         self._head = head
         self._body = head.body_reader()
         self._continue_due = head.expects_continue and head.has_body
         self.must_close = self.must_close or head.wants_close
         self._suppress_body = head.method == "HEAD"
         return head
+
+    async def _rest_of_head(self) -> int:
+        """Where the head ends in the buffer, once it is there; -1 when the client ended before."""
+        end = -1
+        with trio.move_on_after(self._limits.head_s) as scope:
+            while end < 0:
+                scanned_bytes = len(self._buffer)
+                data = await sockets.receive(self.sock)
+                if not data:
+                    return -1
+                self._buffer += data
+                end = head_end(self._buffer, scanned_bytes)
+        if scope.cancelled_caught:
+            raise HeadFault(Refusal(Case.REQUEST_TIMEOUT, "The request's headers came too slowly."))
+        return end
 
     async def _first_byte(self) -> bool:
         """Wait, idle, for a request to begin; blank lines before it are dropped (RFC 9112 2.2)."""

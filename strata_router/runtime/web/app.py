@@ -1,4 +1,4 @@
-"""The Quart app behind AppBridge: discovery, health and figures. Never wakes an engine.
+"""The Quart app behind AppBridge: discovery, health, figures and the page. Never wakes an engine.
 
 Owns nothing and starts no task; what it shows comes from Views, read at the time of asking.
 Source: contract 5.
@@ -17,8 +17,11 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from strata_router import __version__
 from strata_router.core.http.accept import preferred
 from strata_router.core.openapi import openapi_document
+from strata_router.core.overview import Overview
+from strata_router.core.record.ring import DEFAULT_LIMIT
 from strata_router.core.refusal import Case, Refusal
 from strata_router.runtime.web.exposition import TextForm
+from strata_router.runtime.web.page_routes import add_page
 
 JSON = "application/json"
 
@@ -31,6 +34,8 @@ class Views:
 
     exposition: the same figures as metrics, as Prometheus text.
     requests: (after, limit) -> a page, see core.record.ring.
+    queue: (after, limit) -> what is going on, with that page of records unless both are None.
+    overview: the same for the page's static form.
     """
 
     models: Callable[[], list[dict[str, Any]]]
@@ -39,10 +44,12 @@ class Views:
     metrics: Callable[[], dict[str, Any]]
     exposition: Callable[[TextForm], bytes]
     requests: Callable[[int | None, int], dict[str, Any]]
+    queue: Callable[[int | None, int | None], dict[str, Any]]
+    overview: Callable[[], Overview]
 
 
 def build_app(views: Views) -> QuartTrio:
-    """The app, ready for AppBridge. Every answer is JSON, errors included; nothing redirects."""
+    """The app, ready for AppBridge. Every answer but the page is JSON, errors too; nothing redirects."""
     app = QuartTrio("strata_router", static_folder=None)
     app.url_map.strict_slashes = False
     app.url_map.merge_slashes = False
@@ -79,25 +86,18 @@ def build_app(views: Views) -> QuartTrio:
 
     @app.get("/requests")
     async def requests() -> Response:
-        after, limit = request.args.get("after"), request.args.get("limit")
-        if after is not None and not _CURSOR.match(after):
-            return _refused(
-                Refusal(
-                    Case.INVALID_VALUE,
-                    "The parameter 'after' must be an unsigned integer of at most 18 digits.",
-                )
-            )
-        if limit is not None and not _CURSOR.match(limit.removeprefix("-")):
-            return _refused(
-                Refusal(
-                    Case.INVALID_VALUE,
-                    "The parameter 'limit' must be an integer of at most 18 digits.",
-                )
-            )
-        page = views.requests(
-            None if after is None else int(after), 100 if limit is None else int(limit)
-        )
-        return _json(page)
+        cursor = _cursor(request.args.get("after"), request.args.get("limit"))
+        if isinstance(cursor, Refusal):
+            return _refused(cursor)
+        after, limit = cursor
+        return _json(views.requests(after, DEFAULT_LIMIT if limit is None else limit))
+
+    @app.get("/queue")
+    async def queue() -> Response:
+        cursor = _cursor(request.args.get("after"), request.args.get("limit"))
+        return _refused(cursor) if isinstance(cursor, Refusal) else _json(views.queue(*cursor))
+
+    add_page(app, views.overview)
 
     @app.errorhandler(HTTPException)
     async def http_error(error: HTTPException) -> Response:
@@ -110,6 +110,21 @@ def build_app(views: Views) -> QuartTrio:
         return _refused(Refusal(Case.BAD_REQUEST))
 
     return app
+
+
+def _cursor(after: str | None, limit: str | None) -> tuple[int | None, int | None] | Refusal:
+    """The query's two parameters as numbers, None where one was left out."""
+    if after is not None and not _CURSOR.match(after):
+        return Refusal(
+            Case.INVALID_VALUE,
+            "The parameter 'after' must be an unsigned integer of at most 18 digits.",
+        )
+    if limit is not None and not _CURSOR.match(limit.removeprefix("-")):
+        return Refusal(
+            Case.INVALID_VALUE,
+            "The parameter 'limit' must be an integer of at most 18 digits.",
+        )
+    return None if after is None else int(after), None if limit is None else int(limit)
 
 
 def _metrics_form(parameter: str | None, accept: list[str]) -> TextForm | Refusal | None:
@@ -139,7 +154,7 @@ def _not_found(path: str) -> Refusal:
     return Refusal(
         Case.NOT_FOUND,
         "There is no such path; this server has POST /v1/chat/completions and GET /v1/models, "
-        "/health, /metrics and /requests.",
+        "/health, /metrics, /requests, /queue and the page at /.",
     )
 
 

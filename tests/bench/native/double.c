@@ -3,10 +3,10 @@
  *   double --host 127.0.0.1 --port N --alias NAME [--cpu K]
  *
  * One thread, one epoll. It takes llama-server's own options, so a daemon can own it as its engine.
- * A chat request says in its text what it wants: "bench RATE TOKENS." - RATE tokens a second, 0 for as
- * fast as the socket takes them. Each token is one event in one chunk and carries its sequence number
- * and the CLOCK_MONOTONIC nanosecond at which it was made:  ~00000042 0000001234567890123~
- * A paced token is one send; in a blast a send has up to BATCH of them.
+ * A chat request says in its text what it wants: "bench RATE TOKENS BATCH." - RATE tokens a second, 0
+ * for as fast as the socket takes them, then BATCH of them in one send (a paced token is always one
+ * send). Each token is one event in one chunk and carries its sequence number and the CLOCK_MONOTONIC
+ * nanosecond at which it was made:  ~00000042 0000001234567890123~
  * GET /bench/hangups tells how many streams were hung up by their reader, and when the last one was.
  */
 #define _GNU_SOURCE
@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BATCH = 32, MAX_FDS = 65536, IN_BYTES = 1 << 16, FRAME_ROOM = 640, KEEP_BODY = 1 << 16 };
+enum { MOST_BATCH = 32, MAX_FDS = 65536, IN_BYTES = 1 << 16, FRAME_ROOM = 640, KEEP_BODY = 1 << 16 };
 
 typedef struct {
     int fd;
@@ -32,9 +32,9 @@ typedef struct {
     size_t in_used;
     int64_t skip;      /* body bytes beyond those, still to be thrown away */
     int streaming, paced, timed, wants_out;
-    uint32_t next_seq, tokens;
+    uint32_t next_seq, tokens, batch;
     int64_t period_ns, due_ns;
-    char out[BATCH * FRAME_ROOM];
+    char out[MOST_BATCH * FRAME_ROOM];
     size_t out_at, out_end;
 } Conn;
 
@@ -214,7 +214,7 @@ static void advance(Conn *conn)
         if (conn->next_seq == conn->tokens) {
             put_end(conn);
         } else if (!conn->paced) {
-            for (int i = 0; i < BATCH && conn->next_seq < conn->tokens; i++)
+            for (unsigned i = 0; i < conn->batch && conn->next_seq < conn->tokens; i++)
                 put_token(conn, now);
             if (conn->next_seq < conn->tokens) {
                 if (flush_out(conn) < 0)
@@ -247,10 +247,10 @@ static void reply_json(Conn *conn, int status, const char *text)
 static void begin_chat(Conn *conn, const char *body)
 {
     static const char head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-    unsigned rate = 0, tokens = 1;
+    unsigned rate = 0, tokens = 1, batch = 1;
     const char *ask = strstr(body, "bench ");
     if (ask)
-        sscanf(ask, "bench %u %u.", &rate, &tokens);
+        sscanf(ask, "bench %u %u %u.", &rate, &tokens, &batch);
     if (!strstr(body, "\"stream\":true") && !strstr(body, "\"stream\": true")) {
         char text[FRAME_ROOM];
         sprintf(text,
@@ -264,6 +264,7 @@ static void begin_chat(Conn *conn, const char *body)
     conn->streaming = 1;
     conn->next_seq = 0;
     conn->tokens = tokens;
+    conn->batch = batch > MOST_BATCH ? MOST_BATCH : batch ? batch : 1;
     conn->paced = rate > 0;
     if (rate) {
         conn->period_ns = 1000000000LL / rate;

@@ -1,9 +1,9 @@
 /* The load client: streams or short requests on keep-alive connections, every token checked and timed.
  *
- *   load --port N --model M [--connections C] [--rate R] [--tokens N] [--warm S] [--window S]
- *        [--pause-us U] [--body-bytes B]
+ *   load --port N --model M [--connections C] [--rate R] [--tokens N] [--batch B] [--warm S]
+ *        [--window S] [--pause-us U]
  *
- * Each connection asks for --tokens tokens at --rate (see double.c) and, when it has them, asks again,
+ * Each connection asks for --tokens tokens at --rate in --batch (see double.c) and, when it has them, asks again,
  * --pause-us later. Standard output: "begin" and "end" as the measured window begins and ends, then
  * one line of JSON. The connections stay open until standard input is closed, so that whoever reads
  * this can look at the router's memory meanwhile. TTFT: request sent to first token read.
@@ -42,7 +42,7 @@ typedef struct {
     size_t used, room;
 } Samples;
 
-static int port = 0, connections = 1, rate = 0, pause_us = 0, body_bytes = 0, poller, in_window;
+static int port = 0, connections = 1, rate = 0, pause_us = 0, batch = 1, poller, in_window;
 static uint32_t tokens = 1;
 static double warm_s = 0.3, window_s = 1;
 static const char *model = "bench";
@@ -288,18 +288,14 @@ static void print_samples(const char *name, Samples *of)
 
 static void make_request(void)
 {
-    char *body = malloc(body_bytes + 512);
-    size_t bytes = sprintf(body, "{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"bench %d %u. ", model, rate, tokens);
-    memset(body + bytes, 'x', body_bytes);
-    bytes += body_bytes;
-    bytes += sprintf(body + bytes, "\"}]}");
+    char body[512];
+    size_t bytes = sprintf(body, "{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"bench %d %u %d.\"}]}", model, rate, tokens, batch);
     request = malloc(bytes + 512);
     request_bytes = sprintf(request,
         "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\n"
         "Authorization: Bearer sk-bench\r\nAccept: text/event-stream\r\nUser-Agent: bench\r\nContent-Length: %zu\r\n\r\n", port, bytes);
     memcpy(request + request_bytes, body, bytes);
     request_bytes += bytes;
-    free(body);
 }
 
 static void read_arguments(int count, char **words)
@@ -314,7 +310,7 @@ static void read_arguments(int count, char **words)
         else if (!strcmp(name, "--warm")) warm_s = atof(value);
         else if (!strcmp(name, "--window")) window_s = atof(value);
         else if (!strcmp(name, "--pause-us")) pause_us = atoi(value);
-        else if (!strcmp(name, "--body-bytes")) body_bytes = atoi(value);
+        else if (!strcmp(name, "--batch")) batch = atoi(value);
         else exit(2);
     }
 }
