@@ -5,7 +5,6 @@ trio we pin; RESEARCH.md, "Libraries". A test that asks for ``autojump_clock`` r
 """
 
 import inspect
-from collections.abc import Iterator
 
 import pytest
 import trio
@@ -18,9 +17,9 @@ VIRTUAL_BOUND_S = 86_400.0 * 30
 
 
 @pytest.fixture
-def autojump_clock() -> Iterator[trio.testing.MockClock]:
+def autojump_clock() -> trio.testing.MockClock:
     """Virtual time that jumps to the next deadline whenever every task is blocked."""
-    yield trio.testing.MockClock(autojump_threshold=0)
+    return trio.testing.MockClock(autojump_threshold=0)
 
 
 @pytest.hookimpl(tryfirst=True)

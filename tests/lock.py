@@ -7,7 +7,16 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OPTIONS = ["--quiet", "--strip-extras", "--generate-hashes", "--no-header", "--no-emit-index-url", "--no-emit-find-links", "--no-emit-trusted-host", "--no-emit-options"]
+OPTIONS = [
+    "--quiet",
+    "--strip-extras",
+    "--generate-hashes",
+    "--no-header",
+    "--no-emit-index-url",
+    "--no-emit-find-links",
+    "--no-emit-trusted-host",
+    "--no-emit-options",
+]
 
 
 def main() -> int:
@@ -17,7 +26,16 @@ def main() -> int:
         python = str(Path(scratch, "bin", "python"))
         subprocess.run([python, "-m", "pip", "install", "--quiet", "pip-tools"], check=True)
         for name in ("run", "test"):
-            command = [python, "-m", "piptools", "compile", *OPTIONS, "-o", f"{name}.lock", f"{name}.in"]
+            command = [
+                python,
+                "-m",
+                "piptools",
+                "compile",
+                *OPTIONS,
+                "-o",
+                f"{name}.lock",
+                f"{name}.in",
+            ]
             subprocess.run(command, cwd=ROOT / "requirements", check=True)
     return 0
 
