@@ -37,18 +37,21 @@ class Stream:
 
 
 def read_request(connection: socket.socket) -> tuple[bytes, bytes]:
-    """(path, body); requests come in one piece or nearly so."""
+    """(path, body), both empty when nothing was asked; requests come in one piece or nearly so."""
     data = b""
     while b"\r\n\r\n" not in data:
-        data += connection.recv(65536)
+        piece = connection.recv(65536)
+        if not piece:
+            return b"", b""
+        data += piece
     head, _, body = data.partition(b"\r\n\r\n")
     length = 0
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.lower() == b"content-length":
             length = int(value)
-    while len(body) < length:
-        body += connection.recv(65536)
+    while len(body) < length and (piece := connection.recv(65536)):
+        body += piece
     return head.split(b" ")[1], body
 
 
@@ -63,17 +66,25 @@ class Engine:
     def accept(self) -> None:
         connection, _ = self.listener.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # One that asks nothing yet must not hold up the others.
+        self.selector.register(connection, selectors.EVENT_READ)
+
+    def answer(self, connection: socket.socket) -> None:
+        self.selector.unregister(connection)
         path, body = read_request(connection)
-        if path != b"/v1/chat/completions":
-            answer = HEALTH % self.model
+        if not path:
+            connection.close()
+        elif path != b"/v1/chat/completions":
+            health = HEALTH % self.model
             connection.sendall(
-                b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n" + answer
+                b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n" + health
             )
             connection.close()
-            return
-        asked = json.loads(body)
-        connection.sendall(HEAD)
-        self.streams[connection] = Stream(asked["max_tokens"], asked["max_tokens"], asked["seed"])
+        else:
+            asked = json.loads(body)
+            connection.sendall(HEAD)
+            tokens = asked["max_tokens"]
+            self.streams[connection] = Stream(tokens, tokens, asked["seed"])
 
     def push(self) -> None:
         """A tick's worth of frames for every stream: one frame a write, as an engine makes them."""
@@ -97,8 +108,11 @@ class Engine:
         while True:
             is_fast = any(stream.rate == 0 for stream in self.streams.values())
             wait_s = 0.0 if is_fast else max(0.0, due - now())
-            if self.selector.select(wait_s if self.streams else None):
-                self.accept()
+            for key, _ in self.selector.select(wait_s if self.streams else None):
+                if key.fileobj is self.listener:
+                    self.accept()
+                elif isinstance(key.fileobj, socket.socket):
+                    self.answer(key.fileobj)
             if is_fast or now() >= due:
                 due = max(due + TICK_S, now())
                 self.push()

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped] # it ships no types
+import jsonschema
 import pytest
 
 from strata_router.core.catalog import Catalog

@@ -27,6 +27,7 @@ commands:
   off        give the engine's memory back; returns when it is free
   on         load a model; returns when it answers
   requests   what the latest requests did
+  top        all of it, live in the terminal
 
   check      examine a configuration file; starts nothing
   daemon     run the daemon; normally the service does this
@@ -118,6 +119,21 @@ examples:
   strata-router requests --url http://127.0.0.1:18088   through an ssh tunnel
 """
 
+_TOP = """\
+Show the engine, the active answers, the queue with the reason why each request
+waits, and the latest requests, once a second. The bars are the time in the
+queue (grey), loading (yellow), reading the prompt (blue) and generating
+(green). Leave with q. The page at / of the daemon shows the same in a browser.
+
+Needs the Python package rich: pip install 'strata-router[top]'.
+"""
+
+_TOP_EXAMPLES = """\
+examples:
+  strata-router top
+  strata-router top --url http://127.0.0.1:18088        through an ssh tunnel
+"""
+
 _CHECK = """\
 Read a configuration file and the profiles it names, report every problem, and
 show what would be served. Starts nothing and changes nothing.
@@ -138,7 +154,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """The command in ``command`` and its arguments.
 
     Help and ``--version`` end the process with 0, a usage error with 2, as argparse does.
-    ``words`` are the free words of status, off, on and requests, wherever they stood.
+    ``words`` are the free words of status, off, on, requests and top, wherever they stood.
     """
     parser = _parser()
     if not argv:
@@ -172,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_off(commands)
     _add_on(commands)
     _add_requests(commands)
+    _add_top(commands)
     _add_check(commands)
     _add_daemon(commands)
     _add_demo(commands)
@@ -242,6 +259,17 @@ def _add_requests(commands: "_Commands[argparse.ArgumentParser]") -> None:
         help=f"begin with the newest N, 1 to {RECORDS_LIMIT} (default {DEFAULT_RECORDS})",
     )
     _add_json(parser, "whole records, one JSON object per line")
+    _add_url(parser)
+
+
+def _add_top(commands: "_Commands[argparse.ArgumentParser]") -> None:
+    epilog = f"{_TOP_EXAMPLES}\n{_SOCKET}\n{_EXIT_STATUS}"
+    parser = _add(commands, "top", "[SOCKET | --url URL]", _TOP, epilog)
+    _add_words(parser, "SOCKET")
+    _add_url(parser)
+
+
+def _add_url(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url",
         help="where the daemon serves HTTP; without it the control socket is asked, and if that "

@@ -48,6 +48,8 @@ def _run(command: str, arguments: argparse.Namespace, console: Console) -> int:
             return _operate(arguments, console)
         case "requests":
             return _requests(arguments, console)
+        case "top":
+            return _top(arguments)
         case "check":
             from strata_router.cli import check
 
@@ -112,6 +114,15 @@ def _requests(arguments: argparse.Namespace, console: Console) -> int:
     else:
         show_newest(source, arguments.limit, view)
     return ExitStatus.DONE
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from strata_router.cli import top
+    from strata_router.cli.daemon_http import DaemonHttp
+
+    if arguments.url and arguments.words:
+        raise CommandFailedError(ExitStatus.USAGE, "give a socket or --url, not both")
+    return top.run(DaemonHttp(arguments.url or _url_of_the_daemon(arguments.words)))
 
 
 def _url_of_the_daemon(words: list[str]) -> str:

@@ -6,7 +6,8 @@ from typing import Protocol
 import orjson
 
 from strata_router.cli.console import Console
-from strata_router.cli.requests_feed import Cursor, News, RequestsSource, UnreachableError
+from strata_router.cli.daemon_http import UnreachableError
+from strata_router.cli.requests_feed import Cursor, News, RequestsSource
 from strata_router.cli.requests_table import RequestsTable
 
 POLL_S = 1.0

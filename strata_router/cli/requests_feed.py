@@ -4,28 +4,13 @@
 ``cli.requests_table``'s business. Source: design document, "Reading recent records".
 """
 
-import http.client
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
-
-import orjson
 
 from strata_router.cli.arguments import RECORDS_LIMIT
-from strata_router.cli.outcome import CommandFailedError, ExitStatus
-
-ANSWER_S = 10.0
-
-_BODY_LIMIT_BYTES = 64 * 1024 * 1024
+from strata_router.cli.daemon_http import DaemonHttp
 
 Record = dict[str, Any]
-
-
-class UnreachableError(CommandFailedError):
-    """Nobody answers now; a follower waits and tries again."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ExitStatus.UNREACHABLE, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +24,12 @@ class Page:
 
 
 class RequestsSource:
-    """The daemon's HTTP side. url: ``http://HOST[:PORT]``, nothing behind it."""
+    """The daemon's records. url: ``http://HOST[:PORT]``, nothing behind it."""
 
     def __init__(self, url: str) -> None:
         """Raises CommandFailedError(USAGE) for any other kind of URL."""
         self.url = url
-        try:
-            parts = urlsplit(url)
-            self._host, self._port = parts.hostname, parts.port or 80
-        except ValueError:  # a port that is no number, brackets that do not match
-            self._host = None
-        if self._host is None or parts.scheme != "http" or parts.path.strip("/") or parts.query:
-            raise CommandFailedError(
-                ExitStatus.USAGE, f"'{url}' is not of the form http://127.0.0.1:8088"
-            )
+        self._daemon = DaemonHttp(url)
 
     def page(self, after: int | None, limit: int) -> Page:
         """after: exclusive cursor, None for the newest. limit: 1..RECORDS_LIMIT.
@@ -60,29 +37,7 @@ class RequestsSource:
         Raises UnreachableError, or CommandFailedError for an answer that is not a page.
         """
         cursor = "" if after is None else f"after={after}&"
-        return self._parse(self._get(f"/requests?{cursor}limit={limit}"))
-
-    def _get(self, target: str) -> bytes:
-        assert self._host is not None
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_S)
-        try:
-            connection.request("GET", target, headers={"Accept": "application/json"})
-            answer = connection.getresponse()
-            body = answer.read(_BODY_LIMIT_BYTES)
-        except (OSError, http.client.HTTPException) as failure:
-            raise UnreachableError(f"nobody answers at {self.url}: {_cause(failure)}") from failure
-        finally:
-            connection.close()
-        if answer.status != http.client.OK:
-            raise self._wrong(f"GET /requests was answered with HTTP status {answer.status}")
-        return body
-
-    def _parse(self, body: bytes) -> Page:
-        try:
-            fields = orjson.loads(body)
-        except orjson.JSONDecodeError as failure:
-            raise self._wrong("the answer is not JSON") from failure
-        match fields:
+        match self._daemon.get_json("/requests", f"{cursor}limit={limit}"):
             case {
                 "records": list(records),
                 "next_seq": int(next_seq),
@@ -90,20 +45,7 @@ class RequestsSource:
                 "instance_id": str(instance_id),
             } if all(isinstance(record, dict) for record in records):
                 return Page(records, next_seq, dropped, instance_id)
-        raise self._wrong("the answer is not a page of records")
-
-    def _wrong(self, what: str) -> CommandFailedError:
-        return CommandFailedError(
-            ExitStatus.FAILED, f"{self.url} does not behave like a strata-router daemon: {what}"
-        )
-
-
-def _cause(failure: Exception) -> str:
-    if isinstance(failure, TimeoutError):
-        return f"no answer within {ANSWER_S:.0f} s"
-    if isinstance(failure, OSError) and failure.strerror:
-        return failure.strerror
-    return "the connection broke"
+        raise self._daemon.wrong("the answer is not a page of records")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
-"""The daemon's status as a short table for a terminal."""
+"""The daemon's status as a short table for a terminal, with the queue below it."""
 
 from collections.abc import Mapping
 from typing import Any
+
+from strata_router.cli.queue_table import queue_lines
+from strata_router.cli.requests_table import duration
 
 _KNOWN = {
     "pid",
@@ -9,7 +12,9 @@ _KNOWN = {
     "routing",
     "draining",
     "loaded",
+    "loaded_ms",
     "loading",
+    "loading_ms",
     "child_pid",
     "engine_state",  # said by the rows "model" and "engine" already
     "busy",
@@ -17,12 +22,15 @@ _KNOWN = {
     "in_flight",
     "queue_depth",
     "queue_depth_by_tier",
+    "active",
+    "queue",
     "last_startup_error",
 }
 
 
 def status_table(status: Mapping[str, Any]) -> list[str]:
-    """One line per fact: the well-known ones in words, whatever else the daemon says as it is.
+    """One line per fact: the well-known ones in words, whatever else the daemon says as it is. Then
+    the active answers and the queue in order, with the reasons, where there are any.
 
     status: the parsed answer. A well-known fact that it lacks shows as ``-`` (a busy daemon may not
     know); anything else is left out when it is null.
@@ -43,7 +51,8 @@ def status_table(status: Mapping[str, Any]) -> list[str]:
         if name not in _KNOWN and value is not None
     ]
     width = max(len(label) for label, _ in rows)
-    return [f"{label:<{width}}  {text}" for label, text in rows]
+    facts = [f"{label:<{width}}  {text}" for label, text in rows]
+    return facts + queue_lines(status)
 
 
 def _daemon(status: Mapping[str, Any]) -> str:
@@ -52,10 +61,16 @@ def _daemon(status: Mapping[str, Any]) -> str:
 
 
 def _model(status: Mapping[str, Any]) -> str:
-    loading = status.get("loading")
+    loading, loaded = status.get("loading"), status.get("loaded")
     if loading:
-        return f"loading {loading}"
+        return f"loading {loading}" + _since(status.get("loading_ms"), ", {} so far")
+    if loaded:
+        return _plain(loaded) + _since(status.get("loaded_ms"), ", for {}")
     return _plain(status.get("loaded", "-"), "none loaded")
+
+
+def _since(ms: object, text: str) -> str:
+    return text.format(duration(ms)) if isinstance(ms, int) else ""
 
 
 def _busy(status: Mapping[str, Any]) -> str:

@@ -6,11 +6,14 @@ What an engine answers passes through untouched and is described as open. Served
 """
 
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from strata_router.core.record.schema import Note, Record
+from strata_router.core.admission.why import WaitReason
+from strata_router.core.engine.lifecycle import EngineState
+from strata_router.core.overview import AnswerPhase
+from strata_router.core.record.schema import Record
 from strata_router.core.refusal import TABLE, Case
-from strata_router.core.vocabulary import CHAT_PATH
+from strata_router.core.vocabulary import CHAT_PATH, Tier
 
 _JSON_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
@@ -32,6 +35,8 @@ def openapi_document(version: str) -> dict[str, Any]:
             "/health": {"get": _health()},
             "/metrics": {"get": _metrics()},
             "/requests": {"get": _requests()},
+            "/queue": {"get": _queue()},
+            "/": {"get": _page()},
         },
         "components": {
             "schemas": {
@@ -46,6 +51,9 @@ def openapi_document(version: str) -> dict[str, Any]:
                     },
                 },
                 "Record": _record_schema(),
+                "RecordPage": _record_page(),
+                "WaitingTicket": _waiting_ticket(),
+                "ActiveAnswer": _active_answer(),
                 "ChatRequest": _chat_schema(),
             }
         },
@@ -94,13 +102,19 @@ def _chat() -> dict[str, Any]:
         },
     }
     cases = [case for case in Case if case not in _UNKNOWN_TO_A_CHAT]
+    errors = _errors(*cases)
+    for response in errors.values():
+        # The engine's own error before an answer began passes through with its status and body.
+        response["content"]["application/json"]["schema"] = {
+            "anyOf": [_ref("Error"), {"type": "object", "description": "The engine's own."}]
+        }
     return {
         "summary": "One exchange with a model.",
         "requestBody": {
             "required": True,
             "content": {"application/json": {"schema": _ref("ChatRequest")}},
         },
-        "responses": {"200": answered, **_errors(*cases)},
+        "responses": {"200": answered, **errors},
     }
 
 
@@ -170,25 +184,109 @@ def _metrics() -> dict[str, Any]:
     return operation
 
 
+_COUNT = {"type": "integer", "minimum": 0}
+_TEXT = {"type": "string"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_COUNT_OR_NULL = {"type": ["integer", "null"], "minimum": 0}
+_CURSOR = [
+    {"name": "after", "in": "query", "schema": {**_COUNT, "maximum": 10**18 - 1}},
+    {"name": "limit", "in": "query", "schema": {"type": "integer"}},
+]
+
+
 def _requests() -> dict[str, Any]:
-    count = {"type": "integer", "minimum": 0}
-    page = {
-        "type": "object",
-        "required": ["records", "next_seq", "dropped", "oldest_seq", "instance_id"],
-        "properties": {
-            "records": {"type": "array", "items": _ref("Record")},
-            "next_seq": count,
-            "dropped": count,
-            "oldest_seq": {"type": ["integer", "null"]},
-            "instance_id": {"type": "string"},
+    summary = "Records of recent requests, oldest first."
+    return {**_read(summary, _ref("RecordPage"), Case.INVALID_VALUE), "parameters": _CURSOR}
+
+
+def _record_page() -> dict[str, Any]:
+    return _object(
+        records=_list("Record"),
+        next_seq=_COUNT,
+        dropped=_COUNT,
+        oldest_seq={"type": ["integer", "null"]},
+        instance_id=_TEXT,
+    )
+
+
+def _queue() -> dict[str, Any]:
+    summary = "What is loaded, who waits and why, what is active; records with after or limit."
+    tiers = _object(**{tier.value: _COUNT for tier in Tier})
+    schema = _object(
+        version=_TEXT,
+        instance_id=_TEXT,
+        uptime_s=_COUNT,
+        routing={"type": "boolean"},
+        draining={"type": "boolean"},
+        engine=_object(
+            state={"enum": [state.value for state in EngineState]},
+            loaded=_TEXT_OR_NULL,
+            loaded_ms=_COUNT_OR_NULL,
+            loading=_TEXT_OR_NULL,
+            loading_ms=_COUNT_OR_NULL,
+            cooling={"type": "array", "items": _object(model=_TEXT, left_ms=_COUNT)},
+        ),
+        waiting=_object(total=_COUNT, by_tier=tiers, tickets=_list("WaitingTicket")),
+        active=_object(total=_COUNT, answers=_list("ActiveAnswer")),
+    )
+    schema["properties"] |= {
+        "records": _ref("RecordPage"),
+        "totals": {
+            "type": "array",
+            "items": _object(model=_TEXT, outcome=_TEXT, requests=_COUNT),
         },
+        "request_log": _object(
+            configured={"type": "boolean"}, write_errors=_COUNT, write_drops=_COUNT
+        ),
     }
-    operation = _read("Records of recent requests, oldest first.", page, Case.INVALID_VALUE)
-    operation["parameters"] = [
-        {"name": "after", "in": "query", "schema": {**count, "maximum": 10**18 - 1}},
-        {"name": "limit", "in": "query", "schema": {"type": "integer"}},
-    ]
-    return operation
+    return {**_read(summary, schema, Case.INVALID_VALUE), "parameters": _CURSOR}
+
+
+def _waiting_ticket() -> dict[str, Any]:
+    return _object(
+        position={"type": "integer", "minimum": 1},
+        request_id=_TEXT,
+        tier=_tier(),
+        model=_TEXT_OR_NULL,
+        waited_ms=_COUNT,
+        overdue={"type": "boolean"},
+        reason={"enum": [reason.value for reason in WaitReason]},
+        behind_model=_TEXT_OR_NULL,
+        behind_tier={"enum": [*_tier()["enum"], None]},
+        active_answers=_COUNT,
+        left_ms=_COUNT_OR_NULL,
+        words=_TEXT,
+    )
+
+
+def _active_answer() -> dict[str, Any]:
+    return _object(
+        request_id=_TEXT,
+        model=_TEXT,
+        tier=_tier(),
+        phase={"enum": [phase.value for phase in AnswerPhase]},
+        active_ms=_COUNT,
+        phase_ms=_COUNT,
+        sse_events=_COUNT_OR_NULL,
+    )
+
+
+def _page() -> dict[str, Any]:
+    html = {"description": "For people.", "content": {"text/html": {"schema": _TEXT}}}
+    return {"summary": "The page.", "responses": {"200": html, **_errors(*_ANYWHERE)}}
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    """All of them required."""
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _list(name: str) -> dict[str, Any]:
+    return {"type": "array", "items": _ref(name)}
+
+
+def _tier() -> dict[str, Any]:
+    return {"enum": [tier.value for tier in Tier]}
 
 
 def _error_schema() -> dict[str, Any]:
@@ -211,15 +309,11 @@ def _error_schema() -> dict[str, Any]:
 
 
 def _record_schema() -> dict[str, Any]:
-    """Drawn from the Record's own fields and their notes."""
+    """Drawn from the Record's own fields, each of which has a note."""
     properties: dict[str, Any] = {}
     for name, annotated in get_type_hints(Record, include_extras=True).items():
-        kind, note = annotated, None
-        if get_origin(annotated) is Annotated:
-            kind, note = get_args(annotated)[:2]
-        properties[name] = {"type": _json_type(kind)}
-        if isinstance(note, Note):
-            properties[name]["description"] = note.meaning
+        kind, note = get_args(annotated)
+        properties[name] = {"type": _json_type(kind), "description": note.meaning}
     return {"type": "object", "required": list(properties), "properties": properties}
 
 

@@ -347,8 +347,11 @@ class Coordinator:
                     self._inbox.popleft()(now)
                 for decision in self.scheduler.take_decisions(now):
                     self._carry_out(decision, nursery)
-                with trio.move_on_at(self.scheduler.next_deadline() or math.inf):
+                with trio.move_on_at(self.scheduler.next_deadline() or math.inf) as hold:
                     await self._wake.wait()
+                if hold.cancelled_caught:
+                    # Whoever leaves in this very instant is heard first.
+                    await trio.lowlevel.checkpoint()
 
     def _carry_out(self, decision: Decision, nursery: trio.Nursery) -> None:
         match decision:

@@ -17,9 +17,8 @@ import trio
 
 from strata_router.core.admission.ticket import Ticket
 from strata_router.core.catalog import Catalog, Resolution
-from strata_router.core.chat_request import ChatRequest, read_chat_request
+from strata_router.core.chat_request import ChatRequest
 from strata_router.core.config.schema import Config
-from strata_router.core.http.access import check_access
 from strata_router.core.http.request_head import RequestHead
 from strata_router.core.http.response_head import UpstreamHead
 from strata_router.core.moment import Moment
@@ -33,10 +32,11 @@ from strata_router.core.tap import (
     upstream_error_event,
 )
 from strata_router.core.vocabulary import DisconnectPhase, ModelId, Reason, TicketId
+from strata_router.runtime.chat_intake import read_request
 from strata_router.runtime.clock import moment
 from strata_router.runtime.coordinator import Coordinator, Place, ReadyEngine
-from strata_router.runtime.http.body_budget import CHUNKED_STEP_BYTES, BodyBudget
-from strata_router.runtime.http.connection import BodyFault, ClientConnection
+from strata_router.runtime.http.body_budget import BodyBudget
+from strata_router.runtime.http.connection import ClientConnection
 from strata_router.runtime.http.sockets import PeerGone
 from strata_router.runtime.http.watcher import DisconnectWatcher
 from strata_router.runtime.ledger import Ledger
@@ -55,7 +55,11 @@ HOLD_S = 0.05
 """How long ``[DONE]`` waits for the engine's EOF, to leave in one write with the end of the body: Go
 clients reuse the connection only then (facts/cliproxyapi.md section 3; contract 6.4)."""
 
-PARSE_IN_THREAD_BYTES = 1024 * 1024
+DEATH_NEWS_S = 0.25
+DEATH_LOOK_S = 0.01
+"""How long, and how often it looks, a broken answer waits for the news that the engine has died. It keeps
+its lease meanwhile: whoever comes next, the same client again or the head of the queue, would be sent to
+the dead engine's socket otherwise, and fail as well (reports.md B20)."""
 
 LAST_WORDS_S = 1.0
 """How long the last bytes of a cut exchange may take to be handed over."""
@@ -102,6 +106,7 @@ class Exchange:
         self._timers: list[Timer] = []
         self._phase = DisconnectPhase.QUEUED
         self._gone = False
+        self._broken = False  # the engine failed; what remains is to say so
         self._cut_for: Case | None = None
         self._outcome: Reason | None = None
 
@@ -145,7 +150,7 @@ class Exchange:
 
     def commit(self, model: ModelId) -> None:
         """From the coordinator: the stream's head leaves now and names ``model``."""
-        ends = self._gone or self._cut_for is not None
+        ends = self._gone or self._broken or self._cut_for is not None
         if ends or self._reply.started or self._phase is DisconnectPhase.GENERATING:
             return
         self._resolved(model)
@@ -172,7 +177,9 @@ class Exchange:
     # ---- the way of a request ------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        request = self._refusal_by_head() or await self._read_request()
+        request = await read_request(
+            self._services.config, self._connection, self._head, self._body
+        )
         if isinstance(request, Refusal):
             await self._refuse(request)
             return
@@ -196,53 +203,10 @@ class Exchange:
             else:
                 await self._ask_engine(engine)
         except UpstreamBroken:
+            self._broken = True
+            if self._tap is None or not self._tap.saw_done:
+                await self._await_news_of_death(self._place)
             await self._end_with(Refusal(Case.UPSTREAM_ERROR))
-
-    def _refusal_by_head(self) -> Refusal | None:
-        """What the head alone decides, before a byte of the body is read."""
-        config = self._services.config
-        refusal = check_access(self._head, config.allowed_hosts, config.allowed_origins)
-        if refusal is not None:
-            return refusal
-        for encoding in self._head.header_list(b"content-encoding"):
-            if encoding.strip().lower() not in (b"", b"identity"):
-                return Refusal(Case.UNSUPPORTED_ENCODING)
-        if (self._head.content_length or 0) > config.max_request_body_bytes:
-            return self._too_large()
-        return None
-
-    def _too_large(self) -> Refusal:
-        limit = self._services.config.max_request_body_bytes
-        return Refusal(Case.REQUEST_TOO_LARGE, f"The request body is larger than {limit} bytes.")
-
-    async def _read_request(self) -> ChatRequest | Refusal:
-        try:
-            body = await self._read_body()
-        except BodyFault as fault:
-            return fault.refusal
-        if body is None:
-            return self._too_large()
-        if len(body) > PARSE_IN_THREAD_BYTES:
-            return await trio.to_thread.run_sync(read_chat_request, body)
-        return read_chat_request(body)
-
-    async def _read_body(self) -> bytearray | None:
-        """The whole body, within the shared budget; None when it is over the limit."""
-        limit_bytes = self._services.config.max_request_body_bytes
-        if self._head.content_length is not None:
-            await self._body.reserve(self._head.content_length)
-        body = (
-            bytearray()
-        )  # one growing buffer: a list of pieces would be twice the memory when joined
-        while piece := await self._connection.read_body_piece():
-            if len(body) + len(piece) > limit_bytes:
-                return None
-            body += piece
-            if self._head.chunked:
-                steps = -(-len(body) // CHUNKED_STEP_BYTES)
-                await self._body.reserve(steps * CHUNKED_STEP_BYTES)
-        self._body.whole()
-        return body
 
     def _enter(self, request: ChatRequest, resolution: Resolution) -> Place:
         self._reply.tier = request.tier
@@ -253,7 +217,7 @@ class Exchange:
             tier=request.tier,
             accepts=resolution.accepts,
             preferred=resolution.preferred,
-            arrived_s=self._account.arrived.monotonic_s,
+            arrived_s=trio.current_time(),  # its upload was no wait for a place
         )
         return self._services.coordinator.enter(ticket, request, self)
 
@@ -293,6 +257,14 @@ class Exchange:
             # engine that the next load brings up (reports.md B20); once, or a crash loop would go on here.
             return await self._reach_engine(self._enter_again(place, admission.model), again=True)
         return engine
+
+    async def _await_news_of_death(self, place: Place) -> None:
+        """Return when the engine is known to be gone, or lives on after DEATH_NEWS_S."""
+        assert place.admission is not None
+        model, snapshot = place.admission.model, self._services.coordinator.snapshot
+        with trio.move_on_after(DEATH_NEWS_S):
+            while snapshot().loaded == model:  # noqa: ASYNC110 - no event of the coordinator says this
+                await trio.sleep(DEATH_LOOK_S)
 
     def _enter_again(self, place: Place, model: ModelId) -> Place:
         """Queue once more, as old as before, for the model that the reply may have named already."""
@@ -351,11 +323,11 @@ class Exchange:
         # Two things may wait a moment for what follows: [DONE] for the end of the body, and a stream's
         # head for its first event, so that an engine that dies there still gets an honest status.
         hold_until = trio.current_time() + HOLD_S
+        opening = kind is BodyKind.SSE
         while True:
-            waits = not upstream.at_hand and (
-                bool(reply.held) or (kind is BodyKind.SSE and not reply.started)
-            )
+            opening = opening and not reply.started
             # A cancel scope costs more than the read it bounds, so only these two reads get one.
+            waits = (opening or bool(reply.held)) and not upstream.at_hand
             data = await (_read_until(upstream, hold_until) if waits else upstream.read())
             if data is None:
                 await reply.let_go(trio.current_time())

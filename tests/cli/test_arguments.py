@@ -13,7 +13,7 @@ from strata_router.cli.outcome import CommandFailedError, ExitStatus
 from strata_router.cli.socket_choice import Choice, choose
 from tests.cli.commands import run
 
-COMMANDS = ("status", "off", "on", "requests", "check", "daemon", "demo")
+COMMANDS = ("status", "off", "on", "requests", "top", "check", "daemon", "demo")
 
 # --- which socket, which model ---
 
@@ -81,6 +81,7 @@ def test_a_word_too_many_is_a_usage_error(words: list[str], takes_model: bool, r
         (["requests"], {"follow": False, "limit": 20, "json": False, "url": None}),
         (["requests", "-f", "-n", "1000"], {"follow": True, "limit": 1000}),
         (["requests", "--limit=1", "--url", "http://[::1]:1"], {"limit": 1}),
+        (["top", "/s"], {"words": ["/s"], "url": None}),
         (["daemon", "c.json"], {"config": "c.json", "log_level": "info"}),
         (["daemon", "--log-level", "debug", "c"], {"config": "c", "log_level": "debug"}),
         (["check", "c.yaml"], {"config": "c.yaml"}),
@@ -106,6 +107,7 @@ def test_arguments_are_understood(argv: list[str], values: dict[str, object]) ->
         ["requests", "--limit", "1001"],
         ["requests", "--limit", "٣"],
         ["requests", "--limit", "many"],
+        ["top", "--json"],
         ["daemon"],
         ["daemon", "--log-level", "loud", "c"],
         ["check"],
@@ -128,6 +130,7 @@ def test_wrong_usage_reaches_the_shell() -> None:
     assert run().returncode == 2
     assert run("on", "a", "b").returncode == 2
     assert run("requests", "--url", "http://127.0.0.1:1", "/s").returncode == 2
+    assert run("top", "--url", "http://127.0.0.1:1", "/s").returncode == 2
 
 
 # --- help ---
@@ -155,7 +158,7 @@ def test_every_command_explains_itself_within_80_columns(
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("command", ["status", "off", "on", "requests"])
+@pytest.mark.parametrize("command", ["status", "off", "on", "requests", "top"])
 def test_the_operators_commands_have_examples_and_name_the_default_socket(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,10 +15,11 @@ import pytest
 from strata_router.cli import requests_command
 from strata_router.cli.arguments import DEFAULT_URL
 from strata_router.cli.console import Console
+from strata_router.cli.daemon_http import UnreachableError
 from strata_router.cli.main import main
 from strata_router.cli.outcome import CommandFailedError, ExitStatus
 from strata_router.cli.requests_command import JsonView, TableView, follow
-from strata_router.cli.requests_feed import Cursor, Page, RequestsSource, UnreachableError
+from strata_router.cli.requests_feed import Cursor, Page, RequestsSource
 from strata_router.cli.requests_table import RequestsTable, cells, duration
 from tests.cli.commands import run, running
 from tests.cli.records import Ring, http_daemon, record
@@ -355,7 +356,7 @@ def test_an_answer_that_is_no_page_is_a_failure(status: int, answer: bytes, reas
 def test_a_server_that_hangs_or_breaks_off_is_unreachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("strata_router.cli.requests_feed.ANSWER_S", 0.2)
+    monkeypatch.setattr("strata_router.cli.daemon_http.ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         source = RequestsSource(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(UnreachableError, match="no answer within"):

@@ -83,3 +83,61 @@ def test_what_else_is_null_is_left_out() -> None:
 def test_an_answer_that_lacks_facts_shows_dashes() -> None:
     """A busy daemon may leave out what only an idle one knows."""
     assert [line.split()[-1] for line in status_table({})] == ["-"] * 8
+
+
+ACTIVE = {
+    "request_id": "i-1",
+    "model": "model-a",
+    "tier": "default",
+    "phase": "generating",
+    "active_ms": 125_000,
+    "phase_ms": 4000,
+    "sse_events": 36,
+}
+WAITING = {
+    "position": 1,
+    "request_id": "i-2",
+    "model": "model-b",
+    "tier": "priority",
+    "waited_ms": 950,
+    "overdue": False,
+    "words": "waits for 1 active answer of model-a",
+}
+
+
+def test_a_loaded_or_loading_model_is_shown_with_its_time() -> None:
+    loaded = {"loaded": "model-a", "loaded_ms": 725_000}
+    assert "model             model-a, for 12m05s" in status_table(IDLE | loaded)
+    loading = {"loading": "model-b", "loading_ms": 2300}
+    assert "model             loading model-b, 2.3s so far" in status_table(IDLE | loading)
+
+
+def test_the_queue_follows_in_order_with_the_daemons_reasons() -> None:
+    overdue = WAITING | {"position": 2, "tier": "flex", "overdue": True, "words": "behind it"}
+    asked = ACTIVE | {"phase": "header_wait", "sse_events": None, "tier": "flex"}
+    status = {"active": [ACTIVE, asked], "queue": [WAITING, overdue]}
+    assert status_table(IDLE | status)[len(status_table(IDLE)) :] == [
+        "",
+        "active",
+        "  model    tier       for  phase",
+        "  model-a  default  2m05s  answering, 36 events so far",
+        "  model-a  flex     2m05s  asked, no answer yet",
+        "",
+        "waiting",
+        "     model    tier           waited  why",
+        "  1  model-b  priority        950ms  waits for 1 active answer of model-a",
+        "  2  model-b  flex, overdue   950ms  behind it",
+    ]
+
+
+def test_what_the_daemon_left_out_is_counted() -> None:
+    status = {"active": [ACTIVE], "in_flight": 4, "queue": [WAITING], "queue_depth": 90}
+    lines = status_table(IDLE | status)
+    assert ("  and 3 more" in lines, "  and 89 more" in lines) == (True, True)
+
+
+def test_rows_of_another_version_show_dashes_and_escapes() -> None:
+    status = {"active": [{}], "queue": [{"words": "\x1b[31m"}, "odd"]}
+    lines = status_table(status)
+    assert "  -      -       -  -" in [line for line in lines if line.startswith("  - ")]
+    assert lines[-1].endswith(r"\u001b[31m")

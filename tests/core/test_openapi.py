@@ -3,6 +3,7 @@
 from strata_router.core.openapi import openapi_document
 from strata_router.core.record.schema import FIELD_NAMES
 from strata_router.core.refusal import TABLE, Case
+from tests.core.overviews import BUSY
 
 DOCUMENT = openapi_document("1.2.3")
 
@@ -26,6 +27,24 @@ def test_every_case_is_somewhere_among_the_errors_of_the_chat_path() -> None:
         if case in (Case.NOT_FOUND, Case.METHOD_NOT_ALLOWED):
             continue
         assert case.value in responses[str(TABLE[case].status)]["description"]
+
+
+def test_a_waiting_ticket_and_an_answer_have_the_fields_that_the_overview_gives() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    assert schemas["WaitingTicket"]["required"] == list(BUSY.tickets()[0])
+    assert schemas["ActiveAnswer"]["required"] == list(BUSY.answers()[0])
+
+
+def test_the_queue_has_the_fields_that_the_overview_gives_and_optional_records() -> None:
+    responses = DOCUMENT["paths"]["/queue"]["get"]["responses"]
+    schema = responses["200"]["content"]["application/json"]["schema"]
+    assert schema["required"] == list(BUSY.to_mapping())
+    assert set(schema["properties"]) - set(schema["required"]) == {
+        "records",
+        "totals",
+        "request_log",
+    }
+    assert schema["properties"]["engine"]["required"] == list(BUSY.to_mapping()["engine"])
 
 
 def test_it_says_whose_version_it_describes() -> None:

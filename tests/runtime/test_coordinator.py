@@ -577,6 +577,35 @@ async def test_others_see_what_waits_and_what_runs(autojump_clock: trio.abc.Cloc
         assert snapshot.queue_depth_by_tier[Tier.FLEX] == 1
 
 
+async def test_others_see_the_queue_in_the_order_of_service_and_who_holds_a_lease(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with house(max_pending=1) as it:
+        active = await it.serving(A)
+        flex = await it.enter(A, tier=Tier.FLEX)
+        other, same = await it.enter(B), await it.enter(A)
+        waits = it.coordinator.queue(limit=2)
+        assert [wait.ticket for wait in waits] == [same.place.ticket.id, other.place.ticket.id]
+        assert flex.place.position() == (3, 3)
+        assert active.place.position() is None
+        assert it.coordinator.active_places(limit=5) == [active.place]
+        active.place.leave()  # not heard of yet by the scheduler
+        assert it.coordinator.active_places(limit=5) == []
+
+
+async def test_a_place_knows_since_when_it_has_an_engine_and_an_answer(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with house() as it:
+        guest = await it.enter(A)
+        await trio.sleep(9)
+        await it.ready(A)
+        ready_s = trio.current_time()
+        await trio.sleep(1)
+        guest.place.headers_arrived()
+        assert (guest.place.ready_at_s, guest.place.headers_at_s) == (ready_s, ready_s + 1)
+
+
 # ---- legacy -------------------------------------------------------------------------------------
 
 
@@ -749,7 +778,7 @@ async def test_steady_arrivals_do_not_keep_an_idle_engine_waiting(
 async def test_a_lookup_ends_with_the_competition_it_was_for(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an admission, by the engine's end, by a switch and by the operator's unload."""
+    """By an admission, by the engine's end, by a switch and by the operator's wishes."""
 
     async def by_admission(it: House) -> None:
         await it.enter(A, tier=Tier.PRIORITY)
@@ -764,10 +793,14 @@ async def test_a_lookup_ends_with_the_competition_it_was_for(
         it.coordinator.operator_unload()
         await it.settle()
 
+    async def by_load(it: House) -> None:
+        it.coordinator.operator_load(B)
+        await it.settle()
+
     async def by_a_load_begun_elsewhere(it: House) -> None:
         await it.report(LoadStarted(B))
 
-    for end in (by_admission, by_death, by_switch, by_unload, by_a_load_begun_elsewhere):
+    for end in (by_admission, by_death, by_switch, by_unload, by_load, by_a_load_begun_elsewhere):
         async with house(**ONE_PLACE) as it:
             oracle = consult(monkeypatch, (None, True), after_s=0.9)
             first = await it.serving(A)

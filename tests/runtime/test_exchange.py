@@ -138,6 +138,33 @@ async def test_an_engine_that_dies_once_more_is_an_upstream_error() -> None:
         assert visit.path.supervisor.loads == [MODEL, MODEL]
 
 
+async def test_b20_a_broken_answer_waits_for_the_news_of_the_engines_death() -> None:
+    """Until then it keeps the lease, so that nobody else is sent to a dead engine."""
+
+    async def dies(stream: trio.SocketStream) -> None:
+        await stream.send_all(SSE_HEAD + TOKEN)
+        await stream.aclose()
+        await trio.sleep(0.1)
+        assert visit.path.coordinator.depths() == (0, 1)
+        assert not visit.over.is_set()
+        visit.path.supervisor.die()
+
+    async with visiting(dies) as visit:
+        reply = await visit.reply()
+        assert events(reply.body)[-1].error["status"] == 502
+        assert visit.path.coordinator.snapshot().loaded is None
+        assert (await visit.record())["reason"] == "upstream_error"
+
+
+async def test_an_error_that_was_known_before_the_commit_keeps_its_status() -> None:
+    async def says_nothing(stream: trio.SocketStream) -> None:
+        await trio.sleep(0.01)
+
+    async with visiting(says_nothing, stream_commit_ms=100) as visit:
+        assert (await visit.reply()).status == 502
+        assert (await visit.record())["status"] == 502
+
+
 async def test_an_engine_that_runs_but_refuses_is_an_upstream_error_after_a_second() -> None:
     async with visiting(_answers, PLAIN) as visit:
         visit.path.engine.stop_listening()

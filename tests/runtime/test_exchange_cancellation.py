@@ -218,8 +218,11 @@ async def _serve_until_step(
 @pytest.mark.parametrize("ending", list(Ending), ids=lambda ending: ending.name.lower())
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 async def test_ended_at_any_await_it_leaves_one_record_and_nothing_else(
-    scenario: Scenario, ending: Ending
+    scenario: Scenario, ending: Ending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "strata_router.runtime.exchange.DEATH_NEWS_S", 0.025
+    )  # a few awaits of it do
     descriptors = len(os.listdir("/proc/self/fd"))
     step, ended = 1, True
     while ended:

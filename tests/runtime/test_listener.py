@@ -132,7 +132,10 @@ FREE = ListenAddress("127.0.0.1", 1)
 """Binding it would need a privilege and fail with another text; nothing here may come so far."""
 
 
-@pytest.mark.parametrize("pid", ["1", "", "0", "x", f" {os.getpid()}", None])
+# Ids without our pid in them: the tests' names must be the same in every worker that runs some of them.
+@pytest.mark.parametrize(
+    "pid", ["1", "", "0", "x", pytest.param(f" {os.getpid()}", id="ours with a blank"), None]
+)
 def test_a_socket_for_another_process_is_refused(pid: str | None) -> None:
     environment = passed_to_us()
     del environment["LISTEN_PID"]

@@ -17,6 +17,9 @@ times are taken by other tasks than the one that decides."""
 IDLE_S = 0.2
 """Reliability document, invariant 5; the lookup's budget comes on top."""
 
+PROOF_S = 0.3
+"""From the engine's own "ready" until the daemon has looked at its file, its health and its port."""
+
 ENGINE_CHANGE_S = 3.0
 """Killing or stopping one engine and starting another, on a machine that is busy with other things."""
 
@@ -29,7 +32,7 @@ class Asked:
 
     accepts: the models that may answer, preferred first. lease_s: None if it was never admitted.
     ended_s: when its record was closed, a moment after its lease or ticket had ended.
-    model: what it was admitted for, or None.
+    model: what it was admitted for, or None. headers_s: when the engine began to answer, or None.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Asked:
     lease_s: float | None
     ended_s: float
     model: str | None
+    headers_s: float | None = None
 
     @property
     def waited_until_s(self) -> float:
@@ -56,6 +60,10 @@ class Asked:
     def surely_holds(self, at_s: float) -> bool:
         return self.lease_s is not None and self.lease_s + NEAR_S < at_s < self.ended_s - NEAR_S
 
+    def awaits_headers(self, at_s: float) -> bool:
+        """It holds a lease and the engine has not begun to answer."""
+        return self.holds(at_s) and at_s < (self.headers_s or self.ended_s)
+
 
 @dataclass(frozen=True)
 class Life:
@@ -68,12 +76,16 @@ class Life:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the configuration says; max_wait_s: only tiers that have one."""
+    """What the configuration says.
 
-    places: int
+    max_wait_s: only tiers that have one. one_before_headers: legacy mode's lock.
+    """
+
+    places: float
     grace_s: float
     max_wait_s: Mapping[str, float]
     lookup_s: float = 0.0
+    one_before_headers: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,19 +142,22 @@ class History:
         found = set[float]()
         for asked in self.asked:
             found |= {asked.arrived_s, asked.waited_until_s, asked.ended_s, self._due_s(asked)}
+            found.add(asked.headers_s or asked.ended_s)
             found.add(asked.ended_s + self.rules.grace_s)
         for life in self.lives:
-            found |= {life.ready_s, life.ended_s}
+            found |= {life.ready_s + PROOF_S, life.ended_s}
         last_s = max(asked.ended_s for asked in self.asked)
         return sorted(moment for moment in found if moment <= last_s)
 
     def _would_admit(self, now: float) -> bool:
         waiting = [asked for asked in self.asked if asked.waits(now)]
         leases = [asked for asked in self.asked if asked.holds(now)]
-        ready = self._ready(now)
-        if not waiting or ready is None or any(lease.model != ready.model for lease in leases):
+        ready = self._ready(now - PROOF_S)
+        if not waiting or ready is None or ready.ended_s <= now:
             return False
-        has_room = len(leases) < self.rules.places
+        if any(lease.model != ready.model for lease in leases):
+            return False
+        has_room = len(leases) < self.rules.places and not self._is_locked(leases, now)
         due = [asked for asked in waiting if self._due_s(asked) <= now]
         if due:
             oldest = min(due, key=lambda asked: asked.arrived_s)
@@ -151,6 +166,9 @@ class History:
         if any(asked.tier == tier and ready.model in asked.accepts for asked in waiting):
             return has_room
         return not leases and (tier == "priority" or now >= self._grace_until_s(ready, now))
+
+    def _is_locked(self, leases: Sequence[Asked], now: float) -> bool:
+        return self.rules.one_before_headers and any(each.awaits_headers(now) for each in leases)
 
     def _is_stuck_empty(self, now: float) -> bool:
         """Somebody waits, no engine is ready, and nobody's load explains it."""
@@ -178,6 +196,8 @@ class History:
             yield f"was one more than {self.rules.places}"
         if switches and leases:
             yield "switched under an active lease"
+        if self._is_locked(leases, now + NEAR_S):
+            yield "was admitted while another one waited for its headers"
         due = [other for other in waiting if self._due_s(other) + NEAR_S < now]
         for other in due:
             if other.arrived_s + NEAR_S < asked.arrived_s:

@@ -96,6 +96,39 @@ class Browser:
         keys = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
         self._do("POST", "/actions", {"actions": [{"type": "key", "id": "k", "actions": keys}]})
 
+    def window(self) -> str:
+        """The tab that is driven now."""
+        handle: str = self._do("GET", "/window")
+        return handle
+
+    def new_tab(self) -> str:
+        handle: str = self._do("POST", "/window/new", {"type": "tab"})["handle"]
+        return handle
+
+    def show(self, tab: str) -> None:
+        """Put a tab in front of the others, and drive it."""
+        self._do("POST", "/window", {"handle": tab})
+        self.devtools("Page.bringToFront")
+
+    def close(self) -> None:
+        """Close the tab that is driven."""
+        self._do("DELETE", "/window")
+
+    def allow_scripts(self, yes: bool) -> None:
+        """For pages that are opened from now on."""
+        self.devtools("Emulation.setScriptExecutionDisabled", value=not yes)
+
+    def visible_text(self) -> str:
+        """The text that is rendered; works without scripts, too."""
+        tree = self.accessibility_tree()
+        texts = (node for node in tree if node.get("role", {}).get("value") == "StaticText")
+        return "\n".join(node["name"]["value"] for node in texts)
+
+    def accessibility_tree(self) -> list[dict[str, Any]]:
+        """Every node as a screen reader gets it."""
+        nodes: list[dict[str, Any]] = self.devtools("Accessibility.getFullAXTree")["nodes"]
+        return nodes
+
     def devtools(self, command: str, **parameters: Any) -> Any:
         return self._do("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 

@@ -235,7 +235,9 @@ class PrivateSystemd:
                 lines += [
                     f"{key}={value}" for value in ([values] if isinstance(values, str) else values)
                 ]
-        (directory / f"{unit}-{len(list(directory.iterdir()))}.conf").write_text("\n".join(lines) + "\n")
+        (directory / f"{unit}-{len(list(directory.iterdir()))}.conf").write_text(
+            "\n".join(lines) + "\n"
+        )
 
     def pids(self, unit: str) -> list[int]:
         """All processes in the unit's cgroup, with the numbers they have outside."""

@@ -209,19 +209,19 @@ async def test_the_tier_is_named_to_the_client_and_not_to_the_engine(
 
 
 async def test_a_tool_gap_within_the_grace_keeps_the_model(tmp_path: Path) -> None:
-    async with daemon(tmp_path, ENGINES, {"model_grace_ms": 1200}) as it:
+    async with daemon(tmp_path, ENGINES, {"model_grace_ms": 900}) as it:
         crowd = await scene(it)
         await crowd.send("B1", "b")
         for turn in ("turn 1", "turn 2", "turn 3"):
             assert (await it.chat("a", turn)).status == 200
-            await trio.sleep(0.6)  # the gap; together they are longer than the grace
+            await trio.sleep(0.45)  # the gap; together they are longer than the grace
         assert crowd.loads == []
         last = (await it.records())[-1]
         record = (await crowd.served())["B1"]
         assert crowd.texts == ["turn 1", "turn 2", "turn 3", "B1"]
-        assert start_of(it, "b") - finish_of(it, "turn 3") >= 1.2
-        assert between_s(last["completed_at"], record["lease_at"]) < 1.2 + SLACK_S
-        assert record["queue_wait_ms"] >= 600 + 600 + 1200
+        assert start_of(it, "b") - finish_of(it, "turn 3") >= 0.9
+        assert between_s(last["completed_at"], record["lease_at"]) < 0.9 + SLACK_S
+        assert record["queue_wait_ms"] >= 450 + 450 + 900
 
 
 async def test_without_grace_the_engine_changes_hands_at_once(shared: DaemonUnderTest) -> None:
@@ -275,7 +275,6 @@ async def test_due_tickets_are_served_oldest_first_whatever_their_tier(tmp_path:
     [
         ({"max_pending": 3}, 3),
         ({"max_pending": 5, "cache_max_active": 2}, 2),
-        ({"max_pending": 2, "cache_max_active": 5}, 2),
         ({"max_pending": 4, "cache_max_active": 2, "cache_lookup_ms": 0}, 4),
         ({"wait_when_busy": False, "max_pending": 6, "cache_max_active": 2}, 2),
         ({"wait_when_busy": False, "max_pending": 6}, 6),

@@ -72,6 +72,21 @@ def test_a_due_ticket_must_not_be_passed_over() -> None:
     assert any("before A3, which was due" in b for b in history(*passed, rules=rules).breaches())
 
 
+def test_legacy_admits_one_at_a_time_before_headers_and_the_next_at_once_after() -> None:
+    rules = replace(RULES, one_before_headers=True)
+    answering = [
+        replace(each, headers_s=None if each.lease_s is None else each.lease_s + 0.01)
+        for each in RIGHT
+    ]
+    assert history(*answering, rules=rules).breaches() == []
+    slow = replace(answering[0], headers_s=3.0)
+    found = history(slow, *answering[1:], rules=rules).breaches()
+    assert any("A2 at 2.000: was admitted while another one waited" in breach for breach in found)
+    late = replace(slow, headers_s=1.5), replace(answering[1], arrived_s=1.2)
+    found = history(*late, *answering[2:], rules=rules).breaches()
+    assert any("could have been admitted from 1.500 to 2.000" in breach for breach in found)
+
+
 def test_a_request_must_be_admitted_for_a_model_that_it_accepts() -> None:
     wrong = Asked("A3", "default", ("c",), 3.0, 5.0, 7.0, "a")
     assert any("admitted for a" in breach for breach in history(wrong).breaches())

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from strata_router.simulated.events import Request, requests
+from tests.runtime.http.raw import post
 from tests.system.crowd import (
     QUICK,
     Crowd,
@@ -22,7 +23,7 @@ from tests.system.crowd import (
     start_of,
     starts,
 )
-from tests.system.harness import DaemonUnderTest, daemon, until
+from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
 from tests.system.shared import running, visiting
 from tests.system.wire import error_of
 
@@ -30,7 +31,7 @@ SLACK_S = 0.4
 """What a busy machine may add to a timer."""
 
 LEGACY = {"wait_when_busy": False, "max_pending": 8}
-SLOW_HEAD = "FX:header_delay_s=0.4"
+SLOW_HEAD = "FX:header_delay_s=0.6"
 
 
 def _slots_for_all(it: DaemonUnderTest) -> None:
@@ -76,8 +77,8 @@ async def test_one_request_at_a_time_waits_for_its_headers(shared: DaemonUnderTe
         await crowd.served()
         assert engine_texts(it)[seen:] == names
         first, second, third = (seen_by_engine(it)[name] for name in names)
-        assert second.at - first.at >= 0.4
-        assert third.at - second.at >= 0.4
+        assert second.at - first.at >= 0.6
+        assert third.at - second.at >= 0.6
 
 
 async def test_work_for_the_loaded_model_overlaps_once_headers_are_there(
@@ -110,7 +111,7 @@ async def test_the_lock_covers_the_load(shared: DaemonUnderTest) -> None:
         assert (metrics["in_flight"], metrics["queue_depth_by_tier"]["default"]) == (1, 2)
         records = await crowd.served()
         first, second = (seen_by_engine(it)[name] for name in names)
-        assert second.at - first.at >= 0.4
+        assert second.at - first.at >= 0.6
         assert [records[name]["model_switch"] for name in names] == [True, False]
         assert records["A2"]["model_load_ms"] is None
 
@@ -224,6 +225,19 @@ async def test_the_wait_for_a_load_of_ones_own_is_not_bounded_by_queue_ms(tmp_pa
         reply = await it.chat("a", "waits behind the lock")
         assert (reply.status, error_of(reply)["code"]) == (504, "queue_timeout")
         assert (await owner.reply()).status == 200
+
+
+async def test_the_time_of_the_upload_does_not_count_for_queue_ms(tmp_path: Path) -> None:
+    async with daemon(tmp_path, {"a": QUICK}, {**LEGACY, "queue_ms": 400}) as it:
+        client = await it.connect()
+        body = chat_body("a")
+        await client.send(post(CHAT, f"Content-Length: {len(body)}", body=None), body[:10])
+        await trio.sleep(0.6)
+        await client.send(body[10:])
+        reply = await client.reply()
+        assert reply.status == 200
+        # In the record it does.
+        assert (await it.record_of(reply))["queue_wait_ms"] >= 500
 
 
 # ---- as in wait-first ---------------------------------------------------------------------------

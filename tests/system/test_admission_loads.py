@@ -4,8 +4,8 @@ Two bugs of peers are looked for in every round: one of several new models queue
 model evicted between "loaded" and its own first request. Source: contract 6.5, 7; reports.md B01.
 """
 
-import math
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.system.crowd import QUICK, Crowd, engine_texts, frozen, metrics_until, start_of, starts
+from tests.system.crowd import QUICK, Crowd, engine_texts, frozen, metrics_until, starts, unix_s
 from tests.system.harness import DaemonUnderTest, daemon, rounds, until
 from tests.system.shared import running, visiting
 
-AT_ONCE_S = 1.5
+AT_ONCE_S = 2.5
 """Killing one engine and starting the next, on a machine that is busy with other things."""
 
 ENDLESS = {**QUICK, "load_s": 30.0}
@@ -70,7 +70,7 @@ async def test_a_model_is_never_evicted_before_its_own_first_request(tmp_path: P
     models = {"b": {**QUICK, "load_s": 0.1}, "c": QUICK}
     async with daemon(tmp_path, models, {"model_grace_ms": 0}) as it:
         assert (await it.chat("c")).status == 200
-        count = rounds(8, 80)
+        count = rounds(6, 80)
         for number in range(count):
             crowd = Crowd(it)
             seen = len(it.stamps("request"))
@@ -103,27 +103,50 @@ async def test_the_first_of_a_group_leaves_and_the_rest_waits_no_longer(
         assert starts(it)[started:] == ["c", "b"]
 
 
-async def test_a_client_that_leaves_does_not_take_the_place_that_becomes_free(
+async def test_nothing_is_loaded_for_a_client_that_leaves_in_the_instant_of_its_turn(
     tmp_path: Path,
 ) -> None:
-    """All leave in one instant with the end of the active request; the last in line is next."""
-    async with daemon(tmp_path, {"a": QUICK, "b": QUICK}, {"max_pending": 1}) as it:
+    """The daemon stands still meanwhile, so that it learns of the active request's end and of the
+    departure in one go. The trial is repeated because its tasks run in random order.
+    """
+    models = {"a": {**QUICK, "close_delay_s": 0.3}, "b": QUICK}
+    async with daemon(tmp_path, models, {"model_grace_ms": 0}) as it:
+        await it.chat("a")
+        for _ in range(5):
+            crowd = Crowd(it)
+            ended = len(it.stamps("done"))
+            with frozen(it):
+                busy = await crowd.send("busy", "a", stream=True)
+                impatient = [await crowd.send(f"B{number}", "b") for number in range(3)]
+            await busy.until(b"data: [DONE]")
+            it.signal(signal.SIGSTOP)
+            for client in impatient:
+                client.reset()
+            await until(lambda ended=ended: len(it.stamps("done")) > ended)  # type: ignore[misc]  # bound early
+            it.signal(signal.SIGCONT)
+            await metrics_until(it, lambda m: m["in_flight"] + m["queue_depth"] == 0)
+            left = [record for record in await it.records() if record["reason"] != "completed"]
+            assert [record["disconnect_phase"] for record in left[-3:]] == ["queued"] * 3
+        assert (await it.metrics())["loaded_model"] == "a"
+        assert starts(it) == ["a"]
+
+
+async def test_nothing_is_loaded_for_a_client_that_leaves_when_the_grace_ends(
+    tmp_path: Path,
+) -> None:
+    """As before, with the end of the grace in place of the end of a request."""
+    async with daemon(tmp_path, {"a": QUICK, "b": QUICK}, {"model_grace_ms": 500}) as it:
         for _ in range(5):
             await it.chat("a")
+            grace_ends_s = time.monotonic() + 0.5
             crowd = Crowd(it)
-            seen = len(it.stamps("request"))
-            with frozen(it):
-                await crowd.send("busy", "a")
-                impatient = [await crowd.send(f"A{number}", "a") for number in range(5)]
-                await crowd.send("last", "a")
-                # One packet after the other, but before anybody in the daemon can act on the first.
-                for client in [crowd.clients.pop("busy"), *impatient]:
-                    client.reset()
-            crowd.clients = {"last": crowd.clients["last"]}
-            await crowd.served()
-            assert engine_texts(it)[seen:] == ["busy", "last"]
-            left = [record for record in await it.records() if record["reason"] != "completed"]
-            assert [record["disconnect_phase"] for record in left[-6:]].count("queued") == 5
+            impatient = await crowd.send("B", "b")
+            it.signal(signal.SIGSTOP)
+            impatient.reset()
+            await trio.sleep(grace_ends_s - time.monotonic() + 0.02)
+            it.signal(signal.SIGCONT)
+            await metrics_until(it, lambda m: m["in_flight"] + m["queue_depth"] == 0)
+        assert starts(it) == ["a"]
 
 
 async def test_who_caused_the_load_leaves_and_the_next_in_its_group_profits(
@@ -216,7 +239,7 @@ async def test_a_client_that_leaves_at_any_moment_of_a_load_costs_nobody_a_wait(
     """Before, while and after its engine starts, is ready and is asked."""
     async with daemon(tmp_path, {"b": QUICK, "c": QUICK}, {"model_grace_ms": 0}) as it:
         assert (await it.chat("c")).status == 200
-        count = rounds(12, 120)
+        count = rounds(10, 120)
         for number in range(count):
             crowd = Crowd(it)
             await crowd.start("B", "b", stream=bool(number % 2))
@@ -278,6 +301,6 @@ async def test_the_unload_waits_for_the_grace_and_for_an_empty_queue(tmp_path: P
         crowd = Crowd(it)
         await crowd.send("B", "b")
         record = (await crowd.served())["B"]
-        assert record["model_switch"]
         assert record["queue_wait_ms"] >= 400
-        assert math.isclose(start_of(it, "b"), it.stamps("start")[-1].at)
+        ended_s = it.stamps("exit")[-1].at + time.time() - time.monotonic()
+        assert unix_s(record["lease_at"]) < ended_s

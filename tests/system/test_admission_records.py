@@ -64,7 +64,7 @@ async def test_a_cold_start_counts_as_a_switch(tmp_path: Path) -> None:
         assert (record["queue_depth_at_arrival"], record["in_flight_at_arrival"]) == (0, 0)
         assert record["model_switch"]
         assert record["model_load_ms"] >= 300
-        assert record["queue_wait_ms"] < 100
+        assert record["queue_wait_ms"] < 250
 
 
 async def test_a_record_tells_what_the_request_found_and_how_long_it_waited(
@@ -150,7 +150,7 @@ async def test_who_left_has_a_wait_only_if_it_was_admitted(shared: DaemonUnderTe
         await crowd.leave("B1")
         (loading,) = await new_records(it, 1, after)
         assert loading["disconnect_phase"] == "loading"
-        assert loading["queue_wait_ms"] < 100
+        assert loading["queue_wait_ms"] < 250
         assert (loading["model_switch"], loading["model_load_ms"]) == (True, None)
 
 

@@ -57,7 +57,7 @@ async def test_the_engines_are_asked_in_the_order_that_a_simple_model_predicts(
 ) -> None:
     config = {"cache_max_active": 1, "cache_lookup_ms": 10_000, "model_grace_ms": 0}
     async with daemon(tmp_path, dict.fromkeys("abc", CACHED), config) as it:
-        for seed in range(rounds(5, 50)):
+        for seed in range(rounds(4, 50)):
             dice = random.Random(seed)
             assert (await it.chat("a")).status == 200
             await metrics_until(it, lambda metrics: metrics["in_flight"] == 0)
@@ -120,7 +120,7 @@ class Traffic:
 
     async def _ask(self, model: str, tier: str, *, stream: bool) -> Any:
         self.sent += 1
-        tokens, pace_ms = self.dice.randint(1, 8), self.dice.choice([0, 5, 30])
+        tokens, pace_ms = self.dice.randint(1, 8), self.dice.choice([0, 5, 30, 60])
         text = f"FX:force_tokens={tokens} FX:chunk_every_ms={pace_ms}"
         if self.dice.random() < 0.15:
             text += " FX:header_delay_s=0.2"
@@ -159,8 +159,8 @@ class Traffic:
     def _asked(self, record: dict[str, Any]) -> Asked:
         name, tier = self.known.get(record["request_id"], HASTY)
         accepts = ACCEPTS[name]
-        if record["lease_at"] is None and record["model_resolved"] is not None:
-            accepts = (record["model_resolved"],)  # committed: bound to what its head has named
+        if record["stream"] and record["model_resolved"] is not None:
+            accepts = (record["model_resolved"],)  # committed at once, so bound to one model
         return Asked(
             name=f"{record['request_id']} ({tier}, {name})",
             tier=tier,
@@ -169,7 +169,13 @@ class Traffic:
             lease_s=None if record["lease_at"] is None else unix_s(record["lease_at"]),
             ended_s=unix_s(record["completed_at"]),
             model=record["model_resolved"] if record["lease_at"] is not None else None,
+            headers_s=_headers_s(record),
         )
+
+
+def _headers_s(record: dict[str, Any]) -> float | None:
+    headers_ms = record["upstream_headers_ms"]
+    return None if headers_ms is None else unix_s(record["arrived_at"]) + headers_ms / 1000
 
 
 def lives(it: DaemonUnderTest) -> list[Life]:
@@ -218,7 +224,7 @@ async def test_no_ticket_waits_while_the_rules_would_admit_it(
                 it.config["models"][model] = entry
                 it.set_knobs(model, CACHED, parallel=PLACES)
             await it.start()
-            traffic = Traffic(it, random.Random(seed), time.monotonic() + 5.0)
+            traffic = Traffic(it, random.Random(seed), time.monotonic() + 3.0)
             await traffic.run(clients=10)
             await metrics_until(it, lambda m: m["in_flight"] + m["queue_depth"] == 0)
             rules = Rules(
@@ -232,5 +238,5 @@ async def test_no_ticket_waits_while_the_rules_would_admit_it(
             assert history.breaches() == [], f"seed {seed}"
             assert set(traffic.answered) == {200}, f"seed {seed}"
             assert it.overlaps() == [], f"seed {seed}"
-            assert len(asked) > 50
+            assert len(asked) > 20
             assert len({life.model for life in history.lives}) > 1

@@ -101,7 +101,7 @@ async def test_an_agent_that_hangs_up_frees_the_engine(shared: DaemonUnderTest) 
     async with ready(shared) as it:
         client = await it.send_chat("a", "FX:slow", stream=True)
         await client.head()
-        await client.until(b'"content":"')
+        await client.until(b'"content":"This')
         assert (await it.metrics())["in_flight"] == 1
         left = len(it.stamps("disconnect"))
         leave(client, Leaving.FIN)

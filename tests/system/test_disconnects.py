@@ -9,14 +9,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from tests.runtime.http.raw import RawClient, post
-from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
+from tests.system.harness import CHAT, DaemonUnderTest, chat_body, until
 from tests.system.proc_figures import descriptors
 from tests.system.shared import running, visiting
 from tests.system.wire import Leaving, leave, next_piece
@@ -33,7 +32,11 @@ ENGINE = {"disconnect_poll_s": 0.05}
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
     config = {"stream_commit_ms": 100, "keepalive_ms": 500, "max_pending": 1}
-    models = {"a": ENGINE, "b": {**ENGINE, "load_s": 0.5}}
+    models = {
+        "a": ENGINE,
+        "b": {**ENGINE, "load_s": 0.5},
+        "closes-late": {**ENGINE, "close_delay_s": 2.0},
+    }
     with running(tmp_path_factory.mktemp("disconnects"), models, config) as it:
         yield it
 
@@ -217,7 +220,7 @@ async def test_b08_leaving_while_the_answer_comes(
         client = await it.send_chat("a", text, stream=stream)
         head = await client.head()
         if stream:
-            await client.until(b'"content":"')
+            await client.until(b'"content":"This')
         leave(client, how)
         record = await departure.expect("generating", stream=stream)
         assert record["request_id"] == head.headers["x-strata-request-id"][0]
@@ -242,16 +245,14 @@ async def test_leaving_with_the_last_byte_is_no_disconnect(
 
 
 @WAYS
-async def test_leaving_after_done_is_no_disconnect(tmp_path: Path, how: Leaving) -> None:
-    async with daemon(tmp_path, {"a": {**ENGINE, "close_delay_s": 2.0}}) as it:
-        await it.chat("a")
-        client = await it.send_chat("a", stream=True)
+async def test_leaving_after_done_is_no_disconnect(shared: DaemonUnderTest, how: Leaving) -> None:
+    async with departing(shared, "closes-late") as departure:
+        client = await departure.it.send_chat("closes-late", stream=True)
         await client.until(b"data: [DONE]\n\n")
         left_s = time.monotonic()
         leave(client, how)
-        await within(lambda: is_free(it))
+        record = await departure.record()
         assert time.monotonic() - left_s < NOTICED_S
-        record = (await it.records())[-1]
         assert (record["reason"], record["success"]) == ("completed", True)
 
 

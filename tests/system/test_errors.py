@@ -20,7 +20,7 @@ from tests.runtime.http.raw import RawClient, Reply, post
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon, until
 from tests.system.openai_sdk import sdk_error
 from tests.system.shared import running, visiting
-from tests.system.wire import BLACKOUT_PHRASES, error_of, events
+from tests.system.wire import BLACKOUT_PHRASES, all_pieces, error_of, events
 
 LIMIT_BYTES = 4096
 
@@ -192,7 +192,7 @@ def _with_unusable_models(it: DaemonUnderTest) -> None:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
-    config = {"max_request_body_bytes": LIMIT_BYTES, "body_ms": 300}
+    config = {"max_request_body_bytes": LIMIT_BYTES, "body_ms": 300, "stream_commit_ms": 100}
     directory = tmp_path_factory.mktemp("errors")
     with running(directory, {"a": {}}, config, _with_unusable_models) as it:
         yield it
@@ -335,7 +335,7 @@ async def test_work_cut_by_off_now_has_the_reason_routing_off(tmp_path: Path) ->
         reply = await plain.reply()
         expect_refusal(reply, 503, "service_unavailable", "routing_off")
         await expect_record(it, reply, "routing_off", upstream_status=None)
-        await stream._body(started)
+        started.body = b"".join(piece.data for piece in await all_pieces(stream))
         assert events(started.body)[-1].error["code"] == "routing_off"
         await expect_record(it, started, "routing_off", upstream_status=200)
 
@@ -390,8 +390,8 @@ BROKEN_ANSWERS = ["nothing", "broken_head", "headers_only", "short_body", "empty
 
 
 @pytest.mark.parametrize("how", BROKEN_ANSWERS)
-async def test_an_engine_without_an_answer_is_502(tmp_path: Path, how: str) -> None:
-    async with daemon(tmp_path, {"a": {}}, {"stream_commit_ms": 100}) as it:
+async def test_an_engine_without_an_answer_is_502(shared: DaemonUnderTest, how: str) -> None:
+    async with visiting(shared) as it:
         await it.chat("a")
         reply = await it.chat("a", f"FX:answer={how} FX:header_delay_s=0.3", stream=True)
         expect_in_band(reply, 502, "upstream_error", "upstream_error")

@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,18 @@ def streaming(it: DaemonUnderTest) -> bool:
     return bool(it.stamps("first_chunk"))
 
 
-def open_files(pid: int | str) -> set[str]:
+def open_files(pid: int) -> set[str]:
     """What the process has open, as /proc names it."""
-    return {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has just closed it
+            found.add(os.readlink(entry))
+    return found
+
+
+def inode_of(listener: socket.socket) -> str:
+    """The socket as ``open_files`` shows it."""
+    return os.readlink(f"/proc/self/fd/{listener.fileno()}")
 
 
 def variable_names(pid: int) -> set[bytes]:
@@ -71,7 +81,8 @@ async def test_a_restart_while_streaming_queued_and_connecting_drops_nobody(tmp_
         await it.hear("STOPPING=1")
 
         late = [await it.daemon.send_chat("a", stream=stream) for stream in (True, False)]
-        assert waiting_in(it.listener) == 2, "the old process has closed its copy of the listener"
+        assert waiting_in(it.listener) == 2
+        assert inode_of(it.listener) not in open_files(it.daemon.pid), "it has closed its copy"
         status = await it.daemon.status()
         assert (status["draining"], status["routing"]) == (True, True)
 
@@ -120,14 +131,14 @@ async def test_b10_restarts_under_load_drop_nobody_and_never_run_two_engines(
                 nursery.start_soon(partial(load.asker, model, stream=stream))
             for _ in range(2):
                 nursery.start_soon(load.idler)
-            for _ in range(rounds(3, 20)):
+            for _ in range(rounds(2, 20)):
                 before = load.answers
                 await until(lambda before=before: load.answers > before + 12, 30)  # type: ignore[misc]
                 it.daemon.signal(signal.SIGHUP)
                 assert await it.replace() == 0
             load.stop()
         assert load.failures == []
-        assert len(load.served) > rounds(3, 20) // 2, "most processes answered something"
+        assert len(load.served) > rounds(2, 20) // 2, "most processes answered something"
         assert load.closed_idle > 0
         assert it.daemon.overlaps() == []
         await until(lambda: len(it.daemon.stamps("done")) >= load.answers)
@@ -172,6 +183,25 @@ async def _models_listed(it: DaemonUnderTest, load: RestartLoad) -> None:
             load.failures.append("models")
 
 
+async def test_who_waits_in_the_backlog_at_the_stop_is_left_to_the_successor(
+    tmp_path: Path,
+) -> None:
+    """Taken in, they would make the drain longer, and without an end while clients keep coming."""
+    async with retained_listener(tmp_path, {"a": SLOW}, {"max_connections": 2}) as it:
+        served = [await it.daemon.send_chat("a", stream=True) for _ in range(2)]
+        await until(lambda: streaming(it.daemon))
+        late = await it.daemon.send_chat("a", stream=True)
+        it.daemon.signal(signal.SIGTERM)
+        await it.hear("STOPPING=1")
+        assert waiting_in(it.listener) == 1
+        old = [await client.reply() for client in served]
+        assert await it.daemon.wait_ended() == 0
+        await it.start()
+        new = await late.reply()
+        assert [fault_of(reply, stream=True) for reply in (*old, new)] == [None] * 3
+        assert instance_of(new) not in {instance_of(reply) for reply in old}
+
+
 async def test_b26_the_engine_gets_neither_the_listener_nor_the_managers_variables(
     tmp_path: Path,
 ) -> None:
@@ -179,7 +209,7 @@ async def test_b26_the_engine_gets_neither_the_listener_nor_the_managers_variabl
         it.daemon.environment["WATCHDOG_USEC"] = "60000000"
         await it.start()
         assert (await it.daemon.chat("a")).status == 200
-        inode = os.readlink(f"/proc/self/fd/{it.listener.fileno()}")
+        inode = inode_of(it.listener)
         assert inode in open_files(it.daemon.pid)
         started = it.daemon.left_pids()
         assert len(started) >= 3, "the guard, the server, its native engine and the helper"

@@ -72,16 +72,14 @@ def test_systemd_takes_every_line(tmp_path: Path, kind: str) -> None:
 
 @needs_systemd_analyze
 def test_the_sandbox_leaves_open_only_what_the_guide_gives_a_reason_for() -> None:
-    """By the names that systemd 252 gives its findings; other versions have others beside them."""
-    assessed = analyze_security("--json=short")
-    findings = json.loads(assessed.stdout)
+    """By the names that systemd 252 gives its findings; other versions have others."""
+    if "systemd 252 " not in run("systemd-analyze", "--version").stdout:
+        pytest.skip("the guide's table has the names of systemd 252")
+    findings = json.loads(analyze_security("--json=short").stdout)
     given_up = {item["name"] for item in findings if float(item["exposure"] or 0) > 0}
     guide = (ROOT / "docs" / "deployment.md").read_text()
     rows = re.findall(r"^\| `([^`]+)` \|", guide, re.MULTILINE)
-    reasons = {row.replace("\\|", "|") for row in rows}
-    assert reasons - given_up == set()
-    if "systemd 252 " in run("systemd-analyze", "--version").stdout:
-        assert given_up - reasons == set()
+    assert {row.replace("\\|", "|") for row in rows} == given_up
 
 
 @needs_systemd_analyze

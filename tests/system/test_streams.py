@@ -40,6 +40,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
         yield it
 
 
+@pytest.fixture(scope="module")
+def legacy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
+    """The same without waiting first."""
+    config = {"wait_when_busy": False, "stream_commit_ms": 100, "keepalive_ms": KEEPALIVE_MS}
+    with running(tmp_path_factory.mktemp("legacy"), {"a": {"hash_responses": True}}, config) as it:
+        yield it
+
+
 async def sent_by_engine(it: DaemonUnderTest, reply: Reply) -> str:
     """SHA-256 of the body bytes that the engine sent for the only request that is being served."""
     count = len(it.stamps("request"))
@@ -175,9 +183,10 @@ async def test_keepalives_go_on_while_queued_and_while_loading(tmp_path: Path) -
         assert record["response_bytes"] == len(body)
 
 
-async def test_legacy_streams_are_passed_on_without_a_byte_of_ours(tmp_path: Path) -> None:
-    config = {"wait_when_busy": False, "stream_commit_ms": 100, "keepalive_ms": KEEPALIVE_MS}
-    async with daemon(tmp_path, {"a": {"hash_responses": True}}, config) as it:
+async def test_legacy_streams_are_passed_on_without_a_byte_of_ours(
+    legacy: DaemonUnderTest,
+) -> None:
+    async with visiting(legacy) as it:
         reply = await stream(it, "FX:header_delay_s=0.6 FX:prefill=1.2")
         assert sha256(reply.body) == await sent_by_engine(it, reply)
         assert reply.headers["x-accel-buffering"] == ["no"]
@@ -186,8 +195,8 @@ async def test_legacy_streams_are_passed_on_without_a_byte_of_ours(tmp_path: Pat
 @pytest.mark.parametrize(
     "text",
     [
-        "FX:tokens=2 FX:segment_bytes=400 FX:segment_gap_ms=700",
-        "FX:tokens=1 FX:segment_bytes=400 FX:segment_gap_ms=700 FX:crlf",
+        "FX:tokens=2 FX:events_per_segment=9 FX:segment_bytes=450 FX:segment_gap_ms=700",
+        "FX:tokens=1 FX:events_per_segment=9 FX:segment_bytes=450 FX:segment_gap_ms=700 FX:crlf",
     ],
     ids=["lf", "crlf"],
 )
@@ -387,11 +396,11 @@ def _finishes(body: bytes) -> bool:
 
 @pytest.mark.parametrize(("text", "where"), DEATHS, ids=[text for text, _ in DEATHS])
 async def test_b20_a_stream_without_done_is_no_success(
-    tmp_path: Path, text: str, where: str
+    shared: DaemonUnderTest, text: str, where: str
 ) -> None:
-    config = {"stream_commit_ms": COMMIT_MS}
-    async with daemon(tmp_path, {"a": {"hash_responses": True}}, config) as it:
+    async with visiting(shared) as it:
         await it.chat("a")
+        starts = len(it.stamps("start"))
         for late in ("", " FX:header_delay_s=0.4"):  # the engine's own head, and ours
             reply = await stream(it, text + late)
             assert reply.status == 200
@@ -408,17 +417,19 @@ async def test_b20_a_stream_without_done_is_no_success(
             record = await it.record_of(reply)
             assert (record["reason"], record["success"]) == ("upstream_error", False)
             assert record["upstream_status"] == 200
-        died = "die" in text
+        # Each death is followed by a load as soon as somebody asks.
         assert (await it.chat("a")).status == 200
-        assert len(it.stamps("start")) == (3 if died else 1)
+        assert len(it.stamps("start")) - starts == (2 if "die" in text else 0)
         assert it.overlaps() == []
 
 
 @pytest.mark.parametrize(
     "text", ["FX:die_after_chunks=3", "FX:cut_after_chunks=0", "FX:done=false"]
 )
-async def test_b20_legacy_mode_leaves_the_body_without_its_end(tmp_path: Path, text: str) -> None:
-    async with daemon(tmp_path, {"a": {}}, {"wait_when_busy": False}) as it:
+async def test_b20_legacy_mode_leaves_the_body_without_its_end(
+    legacy: DaemonUnderTest, text: str
+) -> None:
+    async with visiting(legacy) as it:
         reply = await stream(it, text)
         assert (reply.status, reply.cut) == (200, True)
         assert b"event: error" not in reply.body
@@ -427,11 +438,11 @@ async def test_b20_legacy_mode_leaves_the_body_without_its_end(tmp_path: Path, t
         assert (record["reason"], record["success"]) == ("upstream_error", False)
 
 
-async def test_b20_a_plain_answer_from_a_dying_engine_is_502(tmp_path: Path) -> None:
-    for number, mode in enumerate((True, False)):
-        directory = tmp_path / str(number)
-        directory.mkdir()
-        async with daemon(directory, {"a": {}}, {"wait_when_busy": mode}) as it:
+async def test_b20_a_plain_answer_from_a_dying_engine_is_502(
+    shared: DaemonUnderTest, legacy: DaemonUnderTest
+) -> None:
+    for mode in (shared, legacy):
+        async with visiting(mode) as it:
             reply = await it.chat("a", "FX:die_after_chunks=3")
             assert (reply.status, error_of(reply)["code"]) == (502, "upstream_error")
             assert (await it.record_of(reply))["reason"] == "upstream_error"
@@ -439,9 +450,9 @@ async def test_b20_a_plain_answer_from_a_dying_engine_is_502(tmp_path: Path) -> 
 
 
 async def test_an_answer_that_was_complete_when_the_engine_died_is_a_success(
-    tmp_path: Path,
+    shared: DaemonUnderTest,
 ) -> None:
-    async with daemon(tmp_path, {"a": {}}) as it:
+    async with visiting(shared) as it:
         reply = await stream(it, "FX:die_at=done")
         assert events(reply.body)[-1].data == "[DONE]"
         assert not reply.cut

@@ -14,7 +14,7 @@ from tests.system.harness import CHAT, DaemonUnderTest, chat_body
 from tests.system.shared import running, visiting
 from tests.system.wire import error_of
 
-READ_ONLY = ["/v1/models", "/v1/models/a", "/health", "/metrics", "/requests"]
+READ_ONLY = ["/v1/models", "/v1/models/a", "/health", "/metrics", "/requests", "/queue"]
 
 
 @pytest.fixture(scope="module")

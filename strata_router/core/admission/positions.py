@@ -10,8 +10,8 @@ from typing import NamedTuple
 from strata_router.core.vocabulary import TicketId
 
 SPAN_PER_TICKET_S = 0.0001
-"""How long a count holds, per waiting ticket. Counting takes well below a hundredth of that (0.3 us
-each, research/page.md), and a queue of 10,000 is counted once a second."""
+"""How long a count holds, per waiting ticket. Counting takes below a hundredth of that (less
+than 1 us each, research/page.md), and a queue of 10,000 is counted once a second."""
 
 
 class Position(NamedTuple):

@@ -4,7 +4,7 @@
 // as text: names come from the daemon's configuration, the rest is numbers and fixed words. Why a
 // request waits is the daemon's own phrase; nothing here guesses at it.
 
-const PERIOD_MS = 1000;
+const PAUSE_MS = 1000; // from an answer to the next question
 const ANSWER_MS = 8000; // a daemon that takes longer counts as gone; the next question comes all the same
 const SHOWN = 100;
 
@@ -18,7 +18,7 @@ class Feed {
     this.connection = "asking"; // asking, live, lost, paused
     this.restartedAt = null;
     this.cursor = null; // null: ask for the newest records
-    this.askedAt = -PERIOD_MS;
+    this.notBefore = 0;
     this.timer = null;
     this.busy = false;
     document.addEventListener("visibilitychange", () => this.visibilityChanged());
@@ -36,13 +36,11 @@ class Feed {
   }
 
   schedule() {
-    const wait = this.askedAt + PERIOD_MS - performance.now();
-    this.timer = setTimeout(() => this.ask(), Math.max(0, wait));
+    this.timer = setTimeout(() => this.ask(), Math.max(0, this.notBefore - performance.now()));
   }
 
   async ask() {
     this.busy = true;
-    this.askedAt = performance.now();
     const cursor = this.cursor === null ? "" : `after=${this.cursor}&`;
     try {
       const answer = await fetch(`/queue?${cursor}limit=${SHOWN}`, {
@@ -56,6 +54,7 @@ class Feed {
       this.connection = "lost"; // gone, restarting or behind a tunnel that broke: ask again
     }
     this.busy = false;
+    this.notBefore = performance.now() + PAUSE_MS;
     if (document.hidden) this.connection = "paused";
     else this.schedule();
     this.show(this);
@@ -187,9 +186,10 @@ function setText(element, text) {
 
 // A table whose rows are kept from one answer to the next, so that focus, selection and scrolling stay.
 class Table {
-  constructor(caption, columns, keyOf) {
+  constructor(caption, columns, keyOf, groupOf = () => "") {
     this.columns = columns;
     this.keyOf = keyOf;
+    this.groupOf = groupOf; // rows of one group stand together, the next one begins with a line
     this.body = h("tbody");
     const head = columns.map((column) =>
       h("th", { scope: "col", class: column.class ?? "" }, column.name),
@@ -214,6 +214,8 @@ class Table {
         if (column.title) row.cells[n].title = column.title(item);
         if (column.mark) row.cells[n].dataset.mark = column.mark(item);
       });
+      const begins = index > 0 && this.groupOf(item) !== this.groupOf(items[index - 1]);
+      row.classList.toggle("begins", begins);
       const there = this.body.rows[index] ?? null;
       if (there !== row) this.body.insertBefore(row, there);
     });
@@ -290,7 +292,8 @@ class Chart {
   }
 
   point(event) {
-    const slot = Math.floor((event.offsetX - LEFT) / this.step);
+    const x = event.clientX - this.svg.getBoundingClientRect().left;
+    const slot = Math.floor((x - LEFT) / this.step);
     const index = slot - (this.slots - this.records.length);
     this.select(index >= 0 && index < this.records.length ? index : null);
   }
@@ -504,14 +507,15 @@ class Page {
         { name: "request", text: (row) => arrival(row.request_id), title: (row) => row.request_id, class: "n id" },
       ],
       (row) => row.request_id,
+      (row) => `${row.tier} ${row.model}`,
     );
     this.answers = new Table(
       "Active answers",
       [
+        { name: "", text: () => "", class: "n phase", mark: (row) => row.phase },
         { name: "model", text: (row) => row.model, class: "model" },
-        { name: "phase", text: (row) => PHASES[row.phase], class: "why", mark: (row) => row.phase },
+        { name: "phase", text: phaseWords, class: "why" },
         { name: "tier", text: (row) => row.tier, class: "tier", mark: (row) => row.tier },
-        { name: "events", text: (row) => row.sse_events?.toLocaleString("en") ?? NOTHING, class: "n" },
         { name: "for", text: (row) => seconds(row.active_ms), class: "n" },
         { name: "request", text: (row) => arrival(row.request_id), title: (row) => row.request_id, class: "n id" },
       ],
@@ -538,7 +542,7 @@ class Page {
     this.log = h("p", { class: "log" });
 
     this.waiting = section("waiting", "Waiting", scrolled("Waiting requests", this.tickets.root));
-    this.active = section("active", "Answering", scrolled("Active answers", this.answers.root));
+    this.active = section("active", "Active", scrolled("Active answers", this.answers.root));
     this.recent = section(
       "recent",
       "Last requests",
@@ -547,6 +551,7 @@ class Page {
       h("details", {}, h("summary", {}, "as a table"), scrolled("Last requests", this.history.root)),
     );
     this.since = section("since", "Since the daemon's start", this.totals, this.log);
+    this.since.root.dataset.empty = ""; // the log has something to say from the start
 
     const links = ["/queue", "/requests", "/metrics", "/v1/models"].map((path) => h("a", { href: path }, path));
     document.body.append(
@@ -603,12 +608,10 @@ class Page {
     document.title = `${before}${model ?? ""}${after}${waiting.total ? `, ${waiting.total} waiting` : ""}`;
     const lastLoad = engine.loading && lastLoadOf(engine.loading, records);
     setText(this.sub, nowWords(view, lastLoad));
-    this.progress.hidden = !engine.loading;
+    this.progress.hidden = !lastLoad; // nobody knows how long a first load takes
     if (lastLoad) {
       this.progress.max = lastLoad;
       this.progress.value = Math.min(engine.loading_ms, 0.97 * lastLoad);
-    } else {
-      this.progress.removeAttribute("value"); // nobody knows how long it takes
     }
     const notes = notesOf(view).filter(Boolean);
     if (notes.join() !== [...this.notes.children].map((note) => note.textContent).join()) {
@@ -648,7 +651,6 @@ class Page {
       this.totals.replaceChildren(...(totals.length ? [totalsTable(totals)] : []));
       const all = totals.reduce((sum, row) => sum + row.requests, 0);
       setText(this.since.count, all ? count(all, "request") : "");
-      this.since.root.dataset.empty = all ? "" : "No request has ended yet.";
     }
     const lost = log.write_drops + log.write_errors;
     this.log.classList.toggle("bad", lost > 0);
@@ -660,6 +662,10 @@ function logWords(log, lost) {
   if (!log.configured) return "No request log is configured.";
   if (lost === 0) return "No record was lost on its way to the request log.";
   return `Request log: ${count(log.write_drops, "record")} lost, ${count(log.write_errors, "write")} failed.`;
+}
+
+function phaseWords({ phase, sse_events: events }) {
+  return PHASES[phase] + (events === null ? "" : `, ${count(events, "event")} so far`);
 }
 
 function engineWords(state) {
