@@ -5,6 +5,7 @@ trio we pin; RESEARCH.md, "Libraries". A test that asks for ``autojump_clock`` r
 """
 
 import inspect
+import signal
 
 import pytest
 import trio
@@ -14,6 +15,11 @@ TEST_BOUND_S = 60.0
 """Real seconds an async test may take before it is cancelled; virtual time is bounded separately."""
 
 VIRTUAL_BOUND_S = 86_400.0 * 30
+
+
+def pytest_configure() -> None:
+    """A shell's background job ignores SIGINT, and so would every child of ours that Ctrl-C is tried on."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from tests.bench import curves, memory, processes, report, targets
 from tests.bench.budget import Beside, lines
-from tests.bench.measures import settle
+from tests.bench.measures import measure, settle
 from tests.bench.processes import LOAD_CPU, Missing
-from tests.bench.rounds import Rounds, cpus, noise
+from tests.bench.rounds import STREAMS, Noise, Rounds, cpus
 from tests.bench.targets import MODEL, Target, Workshop
 
 REPORTS = Path(__file__).resolve().parent.parent.parent / "research" / "bench"
@@ -126,7 +126,7 @@ def _if_possible(call: Callable[[], float]) -> float | None:
 
 def run(arguments: argparse.Namespace, directory: Path, owned: ExitStack) -> report.Run:
     began = time.monotonic()
-    looks = [cpus(), f"at the start {noise()}"]
+    noise = Noise()
     programs = processes.compile_programs(directory)
     double_port = processes.free_port()
     words = (programs.double, "--port", str(double_port), "--alias", MODEL)
@@ -139,6 +139,9 @@ def run(arguments: argparse.Namespace, directory: Path, owned: ExitStack) -> rep
     rows: list[tuple[str, float, float]] = []
     further: dict[str, float | None] = {}
     idle_before = {t.name: processes.pss_mb(t.pids()) for t in started}
+    streams_before = {
+        t.name: measure(STREAMS, programs.load, t)["pss_mb"] for t in started if t.name == "daemon"
+    }
     rounds = Rounds(started, programs.load, arguments.shorten)
     rounds.run(arguments.rounds)
     open_streams: list[tuple[int, float, float]] = []
@@ -151,13 +154,12 @@ def run(arguments: argparse.Namespace, directory: Path, owned: ExitStack) -> rep
         queued, pages = curves.queued_tickets(), curves.ring_pages()
         say("memory")
         rows, further = measure_memory(started, programs.load)
-    looks.append(f"at the end {noise()}")
-    streams = {name: mb for name, _, mb in rows}
+    looks = [cpus(), noise.words()]
     costs = [cost for _, cost, _ in open_streams]
     facts = by_name["daemon"].facts if "daemon" in by_name else {}
     beside = Beside(
         idle_mb=idle_before.get("daemon"),
-        streams_mb=streams.get("daemon"),
+        streams_mb=streams_before.get("daemon"),
         open_streams_ratio=max(costs) / costs[0] if costs else None,
         accepts_s=facts.get("accepts_s"),
         help_cpu_ms=command_cpu_ms("--help"),

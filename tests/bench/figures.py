@@ -62,6 +62,7 @@ FIGURES = (
     Figure("cpu", "CPU % at 32 x 100/s", "paced_32", _cpu_percent, 1),
     Figure("cpu_paced", "CPU s per million tokens, paced", "paced_32", _cpu_s_per_million, 1),
     Figure("cpu_blast", "CPU s per million tokens, blast", "blast", _cpu_s_per_million, 2),
+    Figure("cpu_in_blast", "CPU % in the blast", "blast", _cpu_percent),
     Figure("blast", "tokens/s, blast", "blast", _per_second("tokens")),
     Figure("batched", "32 tokens per send", "blast_batched", _per_second("tokens")),
     Figure("offered", "tokens/s of 100,000 offered", "offered_100k", _per_second("tokens")),

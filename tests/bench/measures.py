@@ -41,12 +41,18 @@ class Load:
     batch: int = 1
     model: str = MODEL
 
+    @property
+    def asked_tokens(self) -> int:
+        """A paced stream outlives its window by a little only: some routers read on without a client."""
+        most = int(self.rate * (self.warm_s + self.window_s + 3))
+        return min(self.tokens, most) if self.rate else self.tokens
+
     def argv(self, program: Path, port: int) -> list[str]:
         return [
             str(program),
             *("--port", str(port), "--model", self.model),
             *("--connections", str(self.connections), "--rate", str(self.rate)),
-            *("--tokens", str(self.tokens), "--batch", str(self.batch)),
+            *("--tokens", str(self.asked_tokens), "--batch", str(self.batch)),
             *("--pause-us", str(self.pause_us)),
             *("--warm", str(self.warm_s), "--window", str(self.window_s)),
         ]

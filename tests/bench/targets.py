@@ -39,7 +39,8 @@ class Target:
     """One running target.
 
     pids: the processes whose CPU and memory are its own; the double and a guard are not.
-    double_port: where its double listens. paused: stopped while others are measured.
+    double_port: where its double listens. is_slow: stopped while others are measured, and spared the
+    loads that it would be busy with for minutes after their clients have gone.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Target:
     double_port: int
     pids: Callable[[], list[int]]
     process: subprocess.Popen[bytes] | None = None
-    pauses: bool = False
+    is_slow: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
 
     def pause(self) -> None:
@@ -58,7 +59,7 @@ class Target:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.pauses and self.process is not None:
+        if self.is_slow and self.process is not None:
             os.killpg(self.process.pid, number)
 
     def stop(self) -> None:
@@ -288,7 +289,7 @@ def litellm(workshop: Workshop) -> Target:
         DISABLE_ADMIN_UI="True",
     )
     target = workshop.peer("litellm", LITELLM, port, process, SLOW_START_S)
-    target.pauses = True  # it is not idle when it has nothing to do
+    target.is_slow = True
     return target
 
 

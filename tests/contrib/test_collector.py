@@ -119,6 +119,19 @@ async def test_restarts_of_both_sides_and_rotated_files_leave_no_gap(tmp_path: P
             assert len({record["request_id"] for record in found.stored()}) == 34
 
 
+async def test_what_left_the_ring_meanwhile_is_taken_from_the_files(tmp_path: Path) -> None:
+    async with daemon(tmp_path, {"a": {}}, small_log(tmp_path)) as it:
+        with collector(it) as found:
+            await leave_records(it, 2)
+            await found.until_stored(2)
+            found.kill()
+            await leave_records(it, 20)
+            found.start()
+            await found.until_stored(22)
+            assert len(log_files(it)) > 5
+            assert [record["seq"] for record in found.stored()] == list(range(1, 23))
+
+
 async def test_a_running_collector_follows_a_restarted_daemon(tmp_path: Path) -> None:
     async with daemon(tmp_path, {"a": {}}, small_log(tmp_path)) as it:
         with collector(it) as found:

@@ -284,11 +284,12 @@ async def test_b10_sighup_changes_nothing(tmp_path: Path) -> None:
     async with daemon(tmp_path, {"a": {}}) as it:
         assert (await it.chat("a")).status == 200
         before = await it.status()
+        del before["loaded_ms"]  # that goes on
         for _ in range(3):
             it.signal(signal.SIGHUP)
         await until(lambda: it.log.count("SIGHUP is ignored") > 0)
         assert (await it.chat("a")).status == 200
-        assert await it.status() == before
+        assert before.items() <= (await it.status()).items()
         assert len(it.stamps("start")) == 1
         it.signal(signal.SIGTERM)
         assert await it.wait_ended() == 0

@@ -225,13 +225,13 @@ async def test_an_engine_s_words_on_its_end_are_not_shown(tmp_path: Path) -> Non
 
 BROKEN_DAEMON = """
 import sys
-import strata_router.runtime.exchange as exchange
+import strata_router.runtime.chat_intake as chat_intake
 from strata_router.cli.main import main
 
 def broken(body):
     raise ValueError(body)
 
-exchange.read_chat_request = broken
+chat_intake.read_chat_request = broken
 sys.exit(main(sys.argv[1:]))
 """
 
