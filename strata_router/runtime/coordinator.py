@@ -354,6 +354,8 @@ class Coordinator:
                     await trio.lowlevel.checkpoint()
 
     def _carry_out(self, decision: Decision, nursery: trio.Nursery) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s", _in_words(decision))
         match decision:
             case Admit(ticket, model, model_switch):
                 self._admit(ticket, model, model_switch)
@@ -450,3 +452,22 @@ def settings(config: Config) -> SchedulerSettings:
         cache_lookup_ms=config.cache_lookup_ms,
         cache_max_active=config.cache_max_active,
     )
+
+
+def _in_words(decision: Decision) -> str:
+    """One line for the log at debug level: ids from the configuration and numbers, nothing else."""
+    match decision:
+        case Admit(ticket, model, model_switch):
+            return f"admit {ticket} to {model}{' (switch)' if model_switch else ''}"
+        case Refuse(ticket, refusal):
+            return f"refuse {ticket}: {refusal.case}"
+        case Load(model):
+            return f"load {model}"
+        case Unload():
+            return "unload"
+        case CancelLoad():
+            return "cancel the load"
+        case LookUpCache(number, tickets, budget_ms):
+            return f"look up cache, round {number}: {len(tickets)} tickets, {budget_ms} ms"
+        case unreachable:
+            assert_never(unreachable)

@@ -4,7 +4,7 @@
 // as text: names come from the daemon's configuration, the rest is numbers and fixed words. Why a
 // request waits is the daemon's own phrase; nothing here guesses at it.
 
-const PAUSE_MS = 600; // from an answer to the next question
+const PAUSE_MS = 1000; // from an answer to the next question
 const ANSWER_MS = 8000; // a daemon that takes longer counts as gone; the next question comes all the same
 const SHOWN = 100;
 
