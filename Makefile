@@ -6,11 +6,12 @@ ROUNDS ?= 1
 JOBS ?= 3
 MINUTES ?= 1
 SEED ?=
+EXAMPLES ?= 5000
 REAL ?= 0
 DIST ?= dist
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-deep test-live check lint types imports coverage bench soak dist docs lock clean
+.PHONY: demo test test-deep test-live check lint types imports coverage bench soak fuzz dist docs lock clean
 
 # One stamp per set of locked packages; a changed lock file installs again.
 $(VENV)/.run: requirements/run.lock pyproject.toml
@@ -85,6 +86,18 @@ docs: $(VENV)/.test
 # Random faults against one daemon for MINUTES; SEED repeats a run.
 soak: $(VENV)/.test
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Whatever comes from outside, as hypothesis makes it up: EXAMPLES per property, 20 times the usual number
+# where a property sets its own. Which property covers which input: research/reliability_map.md.
+FUZZED := $(addprefix tests/core/test_, config_properties.py config_profile.py config_portable_json.py \
+	chat_request.py tap_sse_lines.py tap_plain_frames.py tap_response_tap.py control_protocol.py \
+	engine_readiness.py engine_cache_lookup.py rotation.py http_request_head.py http_response_head.py \
+	http_framing.py http_accept.py) \
+	$(addprefix tests/runtime/test_, config_file.py config_syntax.py procfs.py orphans.py record_file.py \
+	control_socket.py) tests/cli/test_console.py
+
+fuzz: $(VENV)/.test
+	EXAMPLES=$(EXAMPLES) ROUNDS=20 $(BIN)/python -m pytest -n $(JOBS) -m hypothesis --hypothesis-profile=fuzz $(FUZZED)
 
 lock: $(VENV)/.test
 	$(BIN)/python -m tests.lock

@@ -170,5 +170,5 @@ def _instructions(config: dict[str, Any]) -> str:
      {command} on {second}
 
   3. See what each request was: {command} requests --url {url}
-     or in a browser: {url}/requests and {url}/metrics
+     or open {url}/ in a browser: what is loaded, who waits and why
 """

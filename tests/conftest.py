@@ -5,16 +5,27 @@ trio we pin; RESEARCH.md, "Libraries". A test that asks for ``autojump_clock`` r
 """
 
 import inspect
+import os
 import signal
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import HealthCheck, settings
 
 TEST_BOUND_S = 60.0
 """Real seconds an async test may take before it is cancelled; virtual time is bounded separately."""
 
 VIRTUAL_BOUND_S = 86_400.0 * 30
+
+settings.register_profile(
+    "fuzz",
+    max_examples=int(os.environ.get("EXAMPLES", "5000")),
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+"""For ``make fuzz``: a property with a number of its own multiplies that by ROUNDS instead."""
 
 
 def pytest_configure() -> None:

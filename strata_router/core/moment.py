@@ -26,7 +26,9 @@ class Moment:
         return f"{_whole_seconds_text(whole_ms // 1000)}.{whole_ms % 1000:03d}Z"
 
 
-@lru_cache(maxsize=8)  # a record's five moments lie in few seconds, and formatting is what they cost
+@lru_cache(
+    maxsize=8
+)  # a record's five moments lie in few seconds, and formatting is what they cost
 def _whole_seconds_text(unix_s: int) -> str:
     return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
 

@@ -152,6 +152,8 @@ class Place:
 
     def position(self) -> Position | None:
         """Its place in the queue, at most a moment old; None when it does not wait."""
+        if self.admission is not None:
+            return None  # the count may be a moment older
         return self._coordinator.position(self.ticket.id)
 
     def headers_arrived(self) -> None:

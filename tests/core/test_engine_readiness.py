@@ -209,3 +209,40 @@ def test_no_bytes_and_no_status_are_taken_for_proof_or_raise(body: bytes, status
     assert read_strata_health(status, body, "m", {"m"}) != Verified()
     assert read_model_list(status, body, "m", {"m"}) != Verified()
     read_strata_activity(status, body)
+
+
+near_right = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["m", 7, "other"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["pid", "model", "loaded", "data", "id", "queued", "busy"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(near_right, st.sampled_from([200, 500, 503]))
+def test_json_of_any_shape_proves_what_it_says_and_raises_nothing(
+    document: Any, status: int
+) -> None:
+    body = encoded(document)
+    keys = document if isinstance(document, dict) else {}
+    is_named = keys.get("model") == "m"
+    is_ours = is_named and keys.get("pid") == 7
+    assert (read_ready_file(body, 7, "m") == Verified()) == is_ours
+    is_strata = is_named and keys.get("loaded") is True and status == 200
+    assert (read_strata_health(status, body, "m", {"other"}) == Verified()) == is_strata
+    data = keys.get("data")
+    entries = data if isinstance(data, list) else []
+    is_llama = status == 200 and any(isinstance(e, dict) and e.get("id") == "m" for e in entries)
+    assert (read_model_list(status, body, "m", {"other"}) == Verified()) == is_llama
+    is_busy = read_strata_activity(status, body)
+    assert not is_busy or (status == 200 and {"busy", "queued"} & set(keys))

@@ -86,3 +86,20 @@ def test_only_what_follows_the_last_line_end_is_torn(
     block: bytes, start: int, size: int | None
 ) -> None:
     assert end_of_whole_lines(block, start) == size
+
+
+@given(
+    content=st.lists(st.binary(max_size=40) | st.just(b"\n")).map(b"".join),
+    block_bytes=st.integers(1, 50),
+)
+def test_read_backwards_in_blocks_any_file_is_kept_up_to_its_last_line_end(
+    content: bytes, block_bytes: int
+) -> None:
+    start = max(0, len(content) - block_bytes)
+    block = content[start:]
+    while (size := end_of_whole_lines(block, start)) is None:
+        assert b"\n" not in block
+        assert start > 0
+        start, end = max(0, start - block_bytes), start
+        block = content[start:end]
+    assert content[:size] == content[: content.rfind(b"\n") + 1]

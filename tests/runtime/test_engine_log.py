@@ -1,6 +1,5 @@
 """The engine's log file stays private and bounded, and never gets in the way of an engine."""
 
-
 import os
 import stat
 import subprocess

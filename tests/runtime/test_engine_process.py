@@ -1,6 +1,5 @@
 """Starting and stopping with real processes: nothing is left, nothing is killed that ends in order."""
 
-
 import ctypes
 import json
 import os

@@ -7,9 +7,10 @@ is the ``Outcome``. It has no time limits, as the original has none.
 
 import gzip
 import json
-import socket
+import select
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,7 +137,7 @@ class CLIProxyAPIDouble:
         return len(self._idle)
 
     async def chat(self, body: bytes) -> Outcome:
-        """One exchange; a body that asks for a stream gets one. Raises OSError or EOFError for a cut reply."""
+        """One exchange; a body that asks for a stream gets one. Raises OSError, EOFError."""
         wants_stream = bool(json.loads(body).get("stream"))
         client, reused = await self._connection()
         keep = False
@@ -209,13 +210,14 @@ class CLIProxyAPIDouble:
         """Fill the outcome; whether the connection can be kept."""
         reader = FrameReader()
         try:
-            async for line, ended in _lines(client):
-                frame = reader.feed(line)
-                if frame == "[DONE]":
-                    outcome.done = True
-                    return _take_end(client, ended)
-                if frame is not None:
-                    outcome.frames.append(json.loads(frame))
+            async with aclosing(_lines(client)) as lines:
+                async for line, ended in lines:
+                    frame = reader.feed(line)
+                    if frame == "[DONE]":
+                        outcome.done = True
+                        return _take_end(client, ended)
+                    if frame is not None:
+                        outcome.frames.append(json.loads(frame))
         except UpstreamFailed as failed:
             _fail(outcome, failed)
             return _take_end(client, client.buffer == b"0\r\n\r\n")
@@ -231,7 +233,7 @@ class CLIProxyAPIDouble:
         return True
 
 
-async def _lines(client: RawClient) -> AsyncIterator[tuple[str, bool]]:
+async def _lines(client: RawClient) -> AsyncGenerator[tuple[str, bool], None]:
     """The lines of a chunked body, and whether its last chunk has been read along with them."""
     rest = b""
     while (piece := await next_piece(client)).data:
@@ -258,10 +260,5 @@ def _fail(outcome: Outcome, failed: UpstreamFailed) -> None:
 
 def _has_ended(client: RawClient) -> bool:
     """The router has closed it, or sent what nobody asked for."""
-    try:
-        client.stream.socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
+    readable, _, _ = select.select([client.stream.socket], [], [], 0)
+    return bool(readable)

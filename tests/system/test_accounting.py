@@ -63,7 +63,9 @@ class Clients:
 
     async def take_the_answer(self, body: bytes | None = None) -> None:
         client = await self.ask(self.body() if body is None else body)
-        with suppress(EOFError, trio.BrokenResourceError):  # when an engine dies, nothing may be left to say
+        with suppress(
+            EOFError, trio.BrokenResourceError
+        ):  # when an engine dies, nothing may be left to say
             self.replies.append(await client.reply())
         client.stream.socket.close()
 

@@ -188,6 +188,24 @@ async def test_a_cursor_that_is_no_number_is_400(shared: DaemonUnderTest) -> Non
             assert (reply.status, error_of(reply)["code"]) == (400, "invalid_value")
 
 
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/page/page.css"])
+async def test_the_pages_files_take_get_and_head_from_our_hosts_only(
+    shared: DaemonUnderTest, path: str
+) -> None:
+    async with visiting(shared) as it:
+        client = await it.connect()
+        await client.send(get(path), get(path, method="HEAD"), get(path, method="PUT"))
+        reply = await client.reply()
+        head = await client.reply(no_body=True)
+        assert (reply.status, head.status) == (200, 200)
+        assert head.headers.keys() == reply.headers.keys()
+        assert "default-src 'none'" in reply.headers["content-security-policy"][0]
+        refused = await client.reply()
+        assert (refused.status, error_of(refused)["code"]) == (405, "method_not_allowed")
+        await client.send(get(path).replace(b"Host: localhost", b"Host: evil.example"))
+        assert (await client.reply()).status == 403
+
+
 async def test_status_shows_the_same_queue_in_both_of_its_forms(shared: DaemonUnderTest) -> None:
     async with visiting(shared) as it:
         crowd = Crowd(it)
