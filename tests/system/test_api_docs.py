@@ -1,0 +1,94 @@
+"""What docs/api.md shows is what a daemon answers: its examples of JSON and of events, and its paths."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.http.raw import get
+from tests.system.harness import DaemonUnderTest
+from tests.system.shared import running, visiting
+from tests.system.wire import Event, events
+
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
+    config = {
+        "stream_commit_ms": 100,
+        "aliases": {"m": {"allowed_models": ["m-q4", "m-q8"]}},
+    }
+    models: dict[str, dict[str, Any]] = {"m-q4": {}, "m-q8": {}}
+    with running(tmp_path_factory.mktemp("api"), models, config) as it:
+        yield it
+
+
+def example(heading: str, language: str = "") -> str:
+    """The first fenced block of this language under the heading."""
+    _, _, rest = PAGE.partition(f"{heading}\n")
+    found = re.search(rf"```{language}\n(.*?)```", rest, re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def keys(value: Any) -> Any:
+    """The value's shape: the order of keys and elements stays, each leaf becomes its type's name."""
+    match value:
+        case dict():
+            return {key: keys(item) for key, item in value.items()}
+        case list():
+            return [keys(item) for item in value]
+        case _:
+            return type(value).__name__
+
+
+async def test_the_error_is_as_shown(shared: DaemonUnderTest) -> None:
+    shown = json.loads(example("### Errors", "json"))
+    async with visiting(shared) as it:
+        reply = await it.chat("no-such")
+        answered = json.loads(reply.body)
+        assert keys(answered) == keys(shown)
+        assert reply.status == shown["error"]["status"]
+        assert {**answered["error"], "message": "..."} == shown["error"]
+
+
+async def test_the_error_in_a_stream_is_as_shown(shared: DaemonUnderTest) -> None:
+    (shown,) = events(example("### Errors").encode())
+    async with visiting(shared) as it:
+        last: Event = events((await it.chat("m", "FX:die", stream=True)).body)[-1]
+        assert last.name == shown.name
+        assert keys(last.error) == keys(shown.error)
+        assert last.error["status"] == shown.error["status"]
+
+
+async def test_the_list_of_models_is_as_shown(shared: DaemonUnderTest) -> None:
+    shown = json.loads(example("## Models", "json"))
+    async with visiting(shared) as it:
+        assert (await it.chat("m")).status == 200
+        listing = await it.get_json("/v1/models")
+        answered = {entry["id"]: entry for entry in listing["data"]}
+        for entry in shown["data"]:
+            own = answered[entry["id"]]
+            known = {"family": entry["family"], "created": entry["created"]}
+            assert keys({key: own[key] for key in entry}) == keys(entry)
+            assert {**own, **known}.items() >= entry.items()
+
+
+async def test_the_page_of_records_has_the_members_shown(shared: DaemonUnderTest) -> None:
+    shown = re.search(r'`\{("records".*?)\}`', PAGE)
+    assert shown
+    async with visiting(shared) as it:
+        page = await it.get_json("/requests?after=0")
+        assert set(re.findall(r'"(\w+)"', shown[1])) == page.keys()
+
+
+@pytest.mark.parametrize("path", re.findall(r"`GET (/[a-z0-9/]*)[?`]", PAGE))
+async def test_each_path_shown_is_served(shared: DaemonUnderTest, path: str) -> None:
+    async with visiting(shared) as it:
+        client = await it.connect()
+        await client.send(get(path))
+        assert (await client.reply()).status == 200
