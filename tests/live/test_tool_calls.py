@@ -1,11 +1,14 @@
 """Agents' tool calls on a real llama-server, through the daemon: ``make test-live``.
 
-The model is far too small to choose a tool, so the request demands one and the server's grammar sees to
-the form. What is shown is that both turns, plain and streamed, pass through the router unharmed.
+The model is far too small to choose a tool and its own chat template knows none: with that template the
+server ignores ``tools``. So it gets a template of a kind for which the server has a grammar, the request
+demands a call, and the grammar sees to its form. What is shown is that both turns, plain and streamed,
+pass through the router unharmed.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,14 +16,32 @@ import openai
 import pytest
 import trio
 
-from tests.live.test_real_engine import real_daemon
-from tests.system.harness import DaemonUnderTest
+from strata_router import demo
+from tests.system.harness import DaemonUnderTest, daemon
 
 pytestmark = pytest.mark.live
 
 Result = TypeVar("Result")
 
 MODEL = "smollm2-a"
+
+TEMPLATE = """\
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message.role + '<|end_header_id|>\\n\\n' }}
+    {%- if message.content %}
+        {{- ('>>>all\\n' if message.role == 'assistant' else '') + message.content }}
+    {%- endif %}
+    {%- for call in message.tool_calls or [] %}
+        {{- '>>>' + call.function.name + '\\n' + (call.function.arguments | tojson) }}
+    {%- endfor %}
+    {{- '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n>>>' }}
+{%- endif %}
+"""
+"""A chat format in which ``>>>`` and a name begin a call; ``>>>all`` is how the server recognises it."""
+
 TOOLS: Any = [
     {
         "type": "function",
@@ -37,6 +58,33 @@ TOOLS: Any = [
     }
 ]
 QUESTION: Any = {"role": "user", "content": "How warm is it in Oslo?"}
+
+
+DEMAND: Any = {
+    "model": MODEL,
+    "messages": [QUESTION],
+    "tools": TOOLS,
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+    "max_tokens": 200,
+    "seed": 1,
+}
+
+
+@asynccontextmanager
+async def tool_daemon(directory: Path) -> AsyncIterator[DaemonUnderTest]:
+    """A daemon whose real engine answers requests that demand a tool call with one."""
+    try:
+        config = demo.real_config(directory)
+    except demo.NoRealEngine as missing:
+        pytest.skip(str(missing))
+    template = directory / "tools.jinja"
+    template.write_text(TEMPLATE)
+    for model in config["models"].values():
+        model["args"] += ["--jinja", "--chat-template-file", str(template)]
+    kept = {key: config[key] for key in ("engines", "models", "aliases")}
+    async with daemon(directory, {}, {**kept, "startup_ms": 60_000}) as it:
+        yield it
 
 
 async def with_sdk(it: DaemonUnderTest, use: Callable[[openai.OpenAI], Result]) -> Result:
@@ -69,14 +117,7 @@ def second_turn(sdk: openai.OpenAI, call_id: str, arguments: str) -> str:
 
 async def test_a_tool_call_in_two_turns(tmp_path: Path) -> None:
     def use(sdk: openai.OpenAI) -> str:
-        answer = sdk.chat.completions.create(
-            model=MODEL,
-            messages=[QUESTION],
-            tools=TOOLS,
-            tool_choice="required",
-            max_tokens=200,
-            seed=1,
-        )
+        answer = sdk.chat.completions.create(**DEMAND)
         (choice,) = answer.choices
         assert choice.finish_reason == "tool_calls"
         (call,) = choice.message.tool_calls or []
@@ -84,7 +125,7 @@ async def test_a_tool_call_in_two_turns(tmp_path: Path) -> None:
         assert call.function.name == "temperature"
         return second_turn(sdk, call.id, call.function.arguments)
 
-    async with real_daemon(tmp_path) as it:
+    async with tool_daemon(tmp_path) as it:
         assert (await with_sdk(it, use)).strip()
         first, second = await it.records()
         assert (first["finish_reason"], first["success"]) == ("tool_calls", True)
@@ -95,15 +136,7 @@ async def test_a_streamed_tool_call_in_two_turns(tmp_path: Path) -> None:
     def use(sdk: openai.OpenAI) -> str:
         call_id = name = arguments = ""
         reasons = []
-        with sdk.chat.completions.create(
-            model=MODEL,
-            messages=[QUESTION],
-            tools=TOOLS,
-            tool_choice="required",
-            max_tokens=200,
-            seed=1,
-            stream=True,
-        ) as stream:
+        with sdk.chat.completions.create(**DEMAND, stream=True) as stream:
             for chunk in stream:
                 for choice in chunk.choices:
                     reasons.append(choice.finish_reason)
@@ -116,7 +149,7 @@ async def test_a_streamed_tool_call_in_two_turns(tmp_path: Path) -> None:
         assert name == "temperature"
         return second_turn(sdk, call_id, arguments)
 
-    async with real_daemon(tmp_path) as it:
+    async with tool_daemon(tmp_path) as it:
         assert (await with_sdk(it, use)).strip()
         first, second = await it.records()
         assert (first["finish_reason"], first["success"]) == ("tool_calls", True)
