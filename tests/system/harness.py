@@ -25,9 +25,13 @@ import trio
 from strata_router import simulated
 from strata_router.simulated import events
 from tests.runtime.http.raw import RawClient, Reply, get, post
+from tests.system import idle_audit
 
 START_S = 20.0
 """A daemon must listen by then, on a machine that is busy with something else."""
+
+AUDIT_S = 5.0
+"""Within this time after its last client has left, a daemon holds nothing for anybody."""
 
 CHAT = "/v1/chat/completions"
 
@@ -106,6 +110,7 @@ class DaemonUnderTest:
     """One daemon process and everything it touches. All paths are under ``directory``.
 
     environment: variables over the test's own, for the next ``launch``.
+    audited: at the end nothing may be held; False for a test that leaves a broken daemon on purpose.
     """
 
     directory: Path
@@ -113,6 +118,7 @@ class DaemonUnderTest:
     environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     clients: list[RawClient] = field(default_factory=list)
+    audited: bool = True
 
     @property
     def port(self) -> int:
@@ -385,9 +391,10 @@ async def daemon(
         if start:
             await it.start()
         yield it
+        _hang_up(it)
+        await _expect_nothing_held(it)
     finally:
-        for client in it.clients:
-            client.stream.socket.close()
+        _hang_up(it)
         if it.process is not None:
             if it.process.poll() is None:
                 it.process.kill()
@@ -395,6 +402,27 @@ async def daemon(
             # Every test ends with the promise that nothing of an engine outlives its daemon.
             with trio.CancelScope(shield=True):
                 await _expect_no_engine(it)
+
+
+def _hang_up(it: DaemonUnderTest) -> None:
+    for client in it.clients:
+        client.stream.socket.close()
+
+
+async def _expect_nothing_held(it: DaemonUnderTest) -> None:
+    """Every test ends with the promise that a client who left has left nothing behind."""
+    found = ["it was not asked"]
+    with trio.move_on_after(AUDIT_S):
+        while found and it.audited and it.process is not None and it.process.poll() is None:
+            try:
+                answer = await it.control("status")
+                found = idle_audit.held(it.pid, it.backend_port, answer[0])
+            except (OSError, trio.BrokenResourceError, IndexError):
+                return  # it is ending, so there is nothing to be judged
+            if found:
+                await trio.sleep(0.01)
+        return
+    raise AssertionError(f"{AUDIT_S} s after the last client: {'; '.join(found)}")
 
 
 async def _expect_no_engine(it: DaemonUnderTest) -> None:
