@@ -303,7 +303,7 @@ class Coordinator:
     def _take_report(self, report: EngineReport, now: float) -> None:
         match report:
             case LoadStarted(model):
-                self._lose_engine()
+                self._engine = None
                 self.scheduler.load_started(model, now)
             case EngineReady() as ready:
                 self._engine = ready
@@ -319,7 +319,7 @@ class Coordinator:
             case LoadCancelled(model):
                 self.scheduler.load_cancelled(model, now)
             case EngineDied() | EngineStopped():
-                self._lose_engine()
+                self._engine = None
                 self.scheduler.engine_stopped(now)
             case unreachable:
                 assert_never(unreachable)
@@ -341,14 +341,15 @@ class Coordinator:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.supervisor.run)
             while True:
-                self._wake = (
-                    trio.Event()
-                )  # first, so that a fact posted on the way is not slept over
+                # First, so that a fact that is posted on the way is not slept over.
+                self._wake = trio.Event()
                 now = trio.current_time()
                 while self._inbox:
                     self._inbox.popleft()(now)
                 for decision in self.scheduler.take_decisions(now):
                     self._carry_out(decision, nursery)
+                if not self.scheduler.awaits_scores:
+                    self._end_lookup()
                 with trio.move_on_at(self.scheduler.next_deadline() or math.inf) as hold:
                     await self._wake.wait()
                 if hold.cancelled_caught:
@@ -366,10 +367,10 @@ class Coordinator:
                 if place is not None:
                     self._settle(place, refusal)
             case Load(model):
-                self._lose_engine()
+                self._engine = None
                 self.supervisor.load(model)
             case Unload():
-                self._lose_engine()
+                self._engine = None
                 self.supervisor.unload()
             case CancelLoad():
                 self.supervisor.cancel_load()
@@ -379,7 +380,6 @@ class Coordinator:
                 assert_never(unreachable)
 
     def _admit(self, ticket: TicketId, model: ModelId, model_switch: bool) -> None:
-        self._end_lookup()
         place = self._places[ticket]  # whoever left has said so before decisions were taken
         place.admission = Admission(moment(), model, model_switch)
         if self._engine is not None and self._engine.model == model:
@@ -395,12 +395,8 @@ class Coordinator:
         place.refusal = refusal
         place.changed.set()
 
-    def _lose_engine(self) -> None:
-        self._engine = None
-        self._end_lookup()
-
     def _end_lookup(self) -> None:
-        """Nobody waits for the answer any more: it would only keep the engine from the request."""
+        """Its answer would change nothing; it would only keep the engine from what comes next."""
         if self._lookup is not None:
             self._lookup.cancel()
             self._lookup = None

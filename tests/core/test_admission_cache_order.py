@@ -174,6 +174,32 @@ def test_several_free_places_are_filled_when_the_budget_is_over() -> None:
     assert story.take(11) == [admit(3), admit(4)]
 
 
+def test_an_answer_matters_until_it_is_there() -> None:
+    story = competing(2, 3)
+    matters = [story.scheduler.awaits_scores]
+    story.leave(1, 10)
+    matters.append(story.scheduler.awaits_scores)
+    story.scores(1, {3: (9, 9)}, 10.1)
+    matters.append(story.scheduler.awaits_scores)
+    assert matters == [False, True, False]
+
+
+def test_an_answer_for_a_place_that_is_taken_or_that_nobody_wants_does_not_matter() -> None:
+    story = competing(2, 3)
+    story.leave(1, 10)
+    story.ask(4, A, now=10.2, tier=PRIORITY)
+    assert not story.scheduler.awaits_scores
+    story = competing(2, 3)
+    story.leave(1, 10)
+    story.take(11)  # the budget is over
+    assert not story.scheduler.awaits_scores
+    story = competing(2, 3)
+    story.leave(1, 10)
+    story.scheduler.leave(TicketId(2), 10.5)
+    story.leave(3, 10.5)
+    assert not story.scheduler.awaits_scores
+
+
 def test_cache_reuse_never_promotes_above_the_tier() -> None:
     story = competing(2, 3)
     story.ask(4, A, now=2, tier=FLEX)

@@ -4,6 +4,7 @@ What is decided is tested in tests/core; here it is that facts reach the schedul
 decisions are carried out, and that whoever waits is told.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -778,10 +779,13 @@ async def test_steady_arrivals_do_not_keep_an_idle_engine_waiting(
 async def test_a_lookup_ends_with_the_competition_it_was_for(
     autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an admission, by the engine's end, by a switch and by the operator's wishes."""
+    """By an admission, by everybody's leaving, and by whatever happens to the engine."""
 
     async def by_admission(it: House) -> None:
         await it.enter(A, tier=Tier.PRIORITY)
+
+    async def by_departure(it: House) -> None:
+        await it.leave(*waiting)
 
     async def by_death(it: House) -> None:
         await it.report(EngineDied(A))
@@ -800,17 +804,43 @@ async def test_a_lookup_ends_with_the_competition_it_was_for(
     async def by_a_load_begun_elsewhere(it: House) -> None:
         await it.report(LoadStarted(B))
 
-    for end in (by_admission, by_death, by_switch, by_unload, by_load, by_a_load_begun_elsewhere):
+    by_changes = (by_death, by_switch, by_unload, by_load, by_a_load_begun_elsewhere)
+    for end in (by_admission, by_departure, *by_changes):
         async with house(**ONE_PLACE) as it:
             oracle = consult(monkeypatch, (None, True), after_s=0.9)
             first = await it.serving(A)
-            for _ in range(2):
-                await it.enter(A)
+            waiting = [await it.enter(A) for _ in range(2)]
             await it.leave(first)
             await trio.sleep(0.1)
             assert oracle.ended_s == []
             await end(it)
             assert oracle.ended_s == [trio.current_time()], end.__name__
+
+
+async def test_decisions_are_logged_at_debug_level_with_ids_and_numbers_only(
+    autojump_clock: trio.abc.Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "strata_router.runtime.coordinator")
+    async with house(**ONE_PLACE, idle_ms=60_000) as it:
+        consult(monkeypatch, (None, True))
+        first = await it.serving(A)
+        second, third = await it.enter(A), await it.enter(A)
+        await it.leave(first)
+        await trio.sleep(1)
+        it.coordinator.set_routing(False)
+        await it.leave(second, third)
+        await trio.sleep(70)
+        await it.report(EngineStopped())
+        it.coordinator.set_routing(True)
+        await it.leave(await it.enter(B))
+        await it.enter(A)
+    assert [record.getMessage() for record in caplog.records] == [
+        *("admit 1 to a (switch)", "load a", "look up cache, round 1: 2 tickets, 1000 ms"),
+        *("admit 2 to a", "refuse 3: routing_off", "unload"),
+        *("admit 4 to b (switch)", "load b", "cancel the load"),
+    ]
 
 
 async def test_status_is_answered_while_a_lookup_runs(

@@ -59,6 +59,11 @@ class CacheOrder:
         """Whether asking is allowed and the running engine has not said that it cannot answer."""
         return self._lookup_ms > 0 and self._supported
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the answer to the last round can still decide anything."""
+        return self._asked is not None
+
     def standing(self, now: float) -> Standing:
         budget_is_over = self.budget_until_s is not None and now >= self.budget_until_s
         if self._ranked is not None or budget_is_over:

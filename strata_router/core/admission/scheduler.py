@@ -222,6 +222,11 @@ class Scheduler:
         ends = [s for s in (state.hold_until_s, state.room.next_deadline_s()) if s is not None]
         return min(ends, default=None)
 
+    @property
+    def awaits_scores(self) -> bool:
+        """Whether the answer to the last ``LookUpCache`` still matters. Valid after ``take_decisions``."""
+        return self._state.cache.awaits_answer
+
     def snapshot(self, now: float) -> Snapshot:
         """Counts and the engine's model; costs the same however many wait."""
         return take_snapshot(self._state, now)
