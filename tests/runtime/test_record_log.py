@@ -436,7 +436,7 @@ async def test_lines_in_files_and_drops_add_up_to_what_was_put(path: Path) -> No
     assert found == sorted(set(found))
     assert len(found) + log.write_drops == puts
     assert log.write_errors > 0
-    assert log.write_drops > log.write_errors
+    assert log.write_drops >= log.write_errors
     for file in files_of_log(path):
         for text in file.read_bytes().splitlines():
             json.loads(text)

@@ -49,7 +49,8 @@ async def test_the_first_connection_starts_the_service(tmp_path: Path) -> None:
 
 
 async def test_a_restart_while_streaming_queued_and_loading_drops_nobody(tmp_path: Path) -> None:
-    async with service(tmp_path, {"a": SLOW, "b": {"load_s": 0.5}}) as it:
+    # A load long enough that the status, which is told every second, cannot miss it.
+    async with service(tmp_path, {"a": SLOW, "b": {"load_s": 2.5}}) as it:
         it.start()
         streamer = await it.daemon.send_chat("a", stream=True)
         await until(lambda: it.daemon.stamps("first_chunk"))
