@@ -353,7 +353,9 @@ class Coordinator:
                 with trio.move_on_at(self.scheduler.next_deadline() or math.inf) as hold:
                     await self._wake.wait()
                 if hold.cancelled_caught:
-                    # Whoever leaves in this very instant is heard first.
+                    # Whoever has left by now is heard first: the first checkpoint has trio look at the
+                    # sockets, the second gives the watcher its turn.
+                    await trio.lowlevel.checkpoint()
                     await trio.lowlevel.checkpoint()
 
     def _carry_out(self, decision: Decision, nursery: trio.Nursery) -> None:

@@ -91,9 +91,10 @@ async def test_work_for_the_loaded_model_overlaps_once_headers_are_there(
         with frozen(it):
             for name in names:
                 await crowd.send(name, "a", stream=True)
-            # All have their headers, none has ended.
-            await metrics_until(it, lambda m: (m["in_flight"], m["queue_depth"]) == (4, 0))
-            assert (await it.metrics())["queue_depth_by_tier"]["default"] == 0
+            # All have their headers, which counted as waiting before; none has ended.
+            nobody = {"priority": 0, "default": 0, "flex": 0}
+            metrics = await metrics_until(it, lambda m: m["queue_depth_by_tier"] == nobody)
+            assert (metrics["in_flight"], metrics["queue_depth"]) == (4, 0)
         await crowd.served()
         asked = seen_by_engine(it)
         ends = [asked[name].done_at for name in names]
