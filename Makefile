@@ -53,12 +53,18 @@ imports: $(VENV)/.test
 # A Unix socket's path has 107 bytes at most, and the workers' folders lie deep below the usual one.
 SHORT_TMP = T=$$(mktemp -d /tmp/sXXXX) && trap 'rm -rf "$$T"' EXIT &&
 
+SIDE_BY_SIDE = ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --ignore=tests/core -m "not deep and not live"
+
 # The core is measured for coverage and runs alone; the rest mostly waits for processes and sockets, so
 # JOBS of its tests run side by side.
 test: check
 	$(BIN)/coverage run -m pytest tests/core
 	$(BIN)/coverage report --include="strata_router/core/*" --fail-under=100
-	$(SHORT_TMP) ROUNDS=$(ROUNDS) $(BIN)/python -m pytest --basetemp="$$T/t" --ignore=tests/core -n $(JOBS) -m "not deep and not live"
+	$(SHORT_TMP) { $(SIDE_BY_SIDE) --basetemp="$$T/t" -n $(JOBS); rc=$$?; \
+	  if [ $$rc = 1 ]; then \
+	    echo "What failed beside other tests is tried once more, alone:"; \
+	    $(SIDE_BY_SIDE) --basetemp="$$T/u" --last-failed --last-failed-no-failures none; rc=$$?; \
+	  fi; exit $$rc; }
 
 test-deep: $(VENV)/.test
 	ROUNDS=40 $(BIN)/python -m pytest -m "not live"

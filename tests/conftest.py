@@ -19,6 +19,12 @@ TEST_BOUND_S = 60.0
 VIRTUAL_BOUND_S = 86_400.0 * 30
 
 settings.register_profile(
+    "steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("steady")
+"""Timing never decides a test: a busy machine may take as long as it likes over an example."""
+
+settings.register_profile(
     "fuzz",
     max_examples=int(os.environ.get("EXAMPLES", "5000")),
     deadline=None,
