@@ -62,5 +62,6 @@ async def ask(
             return Answer(response.status_code, bytes(content[:ANSWER_LIMIT_BYTES]))
     except httpx.ConnectError:
         return NoAnswer(refused=True)
-    except httpx.HTTPError:
+    except (httpx.HTTPError, httpx.InvalidURL):
+        # InvalidURL: httpx builds the request that a redirect asks for, even where it follows none.
         return NoAnswer(refused=False)
