@@ -430,13 +430,13 @@ async def test_lines_in_files_and_drops_add_up_to_what_was_put(path: Path) -> No
     async with running(log):
         for number in range(puts):
             log.put(line(number))
-            if number % 1500 == 0:
+            if number % (QUEUE_LINES + 1000) == 0:  # a burst that the queue cannot hold
                 await trio.sleep(0.01)
     found = numbers_of_log(path)
     assert found == sorted(set(found))
     assert len(found) + log.write_drops == puts
     assert log.write_errors > 0
-    assert log.write_drops >= log.write_errors
+    assert log.write_drops > log.write_errors
     for file in files_of_log(path):
         for text in file.read_bytes().splitlines():
             json.loads(text)
