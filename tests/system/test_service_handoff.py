@@ -309,14 +309,14 @@ async def test_the_service_manager_hears_how_the_daemon_is_from_start_to_end(
 ) -> None:
     async with retained_listener(tmp_path, {"a": SLOW}) as it:
         assert it.heard[0] == "READY=1"
-        assert it.heard[-1] == "STATUS=serving; no model loaded; 0 active, 0 waiting"
-        streamer = await it.daemon.send_chat("a", stream=True)
+        await it.hear("STATUS=serving; no model loaded; 0 active, 0 waiting")
+        streamer = await it.daemon.send_chat("a", "FX:force_tokens=200", stream=True)
         await it.hear("STATUS=serving; model a; 1 active, 0 waiting")
         it.daemon.signal(signal.SIGTERM)
         await it.hear("STATUS=draining; model a; 1 active, 0 waiting")
         assert it.heard.index("STOPPING=1") < it.heard.index("EXTEND_TIMEOUT_USEC=30000000")
-        await streamer.reply()
-        await it.daemon.wait_ended()
+        await streamer.stream.aclose()
+        assert await it.daemon.wait_ended() == 0
 
 
 async def signs_of_life(it: RetainedListener, for_s: float) -> int:
