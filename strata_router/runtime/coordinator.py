@@ -1,9 +1,12 @@
-"""The one task that calls the Scheduler: facts in, decisions carried out, one timer.
+"""The one place that calls the Scheduler: facts in, decisions carried out, one timer.
 
 Exchanges, the engine supervisor and the operator drop facts into an inbox (synchronously, from
-anywhere in trio's thread) and wait for events that this task sets. A departure is therefore always
-seen before a decision that would have used the departed (contract 7: a ticket is granted to a client
-that is still there, or not at all).
+anywhere in trio's thread) and wait for events that the coordinator's task sets. A departure is therefore
+always seen before a decision that would have used the departed (contract 7: a ticket is granted to a
+client that is still there, or not at all).
+
+While nobody waits there is no such choice, and the way through this task would be two turns of the event
+loop for nothing: what an exchange has to say is then taken, and decided upon, as it is said.
 """
 
 import logging
@@ -11,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Protocol, assert_never
 
@@ -159,9 +163,7 @@ class Place:
     def headers_arrived(self) -> None:
         """The upstream's response head was seen."""
         self.headers_at_s = trio.current_time()
-        self._coordinator.post(
-            lambda now: self._coordinator.scheduler.headers_arrived(self.ticket.id, now)
-        )
+        self._coordinator.headers_arrived(self)
 
     def leave(self) -> None:
         """Give the ticket or lease back. Synchronous and idempotent."""
@@ -196,6 +198,10 @@ class Coordinator:
         self.supervisor = supervise(config, catalog, self)
         self._inbox: deque[Fact] = deque()
         self._wake = trio.Event()
+        self._sleeps_until_s = math.inf
+        self._in_turn = False
+        self._failure: Exception | None = None
+        self._nursery: trio.Nursery | None = None  # while ``run`` runs
         self._positions = Positions(self.scheduler.order)
         self._places: dict[TicketId, Place] = {}
         self._engine: EngineReady | None = None
@@ -215,12 +221,43 @@ class Coordinator:
         """Queue a ticket; its fate arrives at the returned Place."""
         place = Place(self, ticket, request, exchange)
         self._places[ticket.id] = place
-        self.post(lambda now: self.scheduler.arrive(ticket, now))
+        arrival = partial(self.scheduler.arrive, ticket)
+        if self._engine is not None and self._engine.model in ticket.accepts:
+            self._post_at_once(arrival)
+        else:
+            # A load is no small thing: whoever leaves in the instant of its arrival causes none.
+            self.post(arrival)
         return place
+
+    def headers_arrived(self, place: Place) -> None:
+        fact = partial(self.scheduler.headers_arrived, place.ticket.id)
+        if self._is_quiet:
+            fact(trio.current_time())  # only who waits could have waited for this
+        else:
+            self.post(fact)
 
     def forget(self, place: Place) -> None:
         del self._places[place.ticket.id]
-        self.post(lambda now: self.scheduler.leave(place.ticket.id, now))
+        self._post_at_once(partial(self.scheduler.leave, place.ticket.id))
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Nobody waits for a decision, and no fact for its turn."""
+        waiting, _ = self.scheduler.depths()
+        return not (waiting or self._inbox or self._in_turn or self._nursery is None)
+
+    def _post_at_once(self, fact: Fact) -> None:
+        """``post``, but in quiet times do here what the task would do with it."""
+        if not self._is_quiet:
+            self.post(fact)
+            return
+        self._inbox.append(fact)
+        try:
+            self._turn()
+        except Exception as exc:  # a bug of ours: it ends the daemon, as in the task
+            self._failure = exc
+        if self._failure or self._inbox or self._deadline_s() < self._sleeps_until_s:
+            self._wake.set()
 
     def pin(self, ticket_id: TicketId, now: float) -> None:
         # By its id: the exchange may have queued once more since it asked.
@@ -338,27 +375,42 @@ class Coordinator:
 
     async def run(self) -> None:
         """Serve until cancelled. Runs the supervisor too, and outlives it by nothing."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.supervisor.run)
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self.supervisor.run)
             while True:
                 # First, so that a fact that is posted on the way is not slept over.
                 self._wake = trio.Event()
-                now = trio.current_time()
-                while self._inbox:
-                    self._inbox.popleft()(now)
-                for decision in self.scheduler.take_decisions(now):
-                    self._carry_out(decision, nursery)
-                if not self.scheduler.awaits_scores:
-                    self._end_lookup()
-                with trio.move_on_at(self.scheduler.next_deadline() or math.inf) as hold:
+                self._turn()
+                # A deadline that moves away meanwhile is slept until all the same; looking is cheap.
+                self._sleeps_until_s = self._deadline_s()
+                with trio.move_on_at(self._sleeps_until_s) as hold:
                     await self._wake.wait()
+                if self._failure is not None:
+                    raise self._failure
                 if hold.cancelled_caught:
                     # Whoever has left by now is heard first: the first checkpoint has trio look at the
                     # sockets, the second gives the watcher its turn.
                     await trio.lowlevel.checkpoint()
                     await trio.lowlevel.checkpoint()
 
-    def _carry_out(self, decision: Decision, nursery: trio.Nursery) -> None:
+    def _turn(self) -> None:
+        """Take the facts, then decide and carry out."""
+        self._in_turn = True
+        try:
+            now = trio.current_time()
+            while self._inbox:
+                self._inbox.popleft()(now)
+            for decision in self.scheduler.take_decisions(now):
+                self._carry_out(decision)
+            if not self.scheduler.awaits_scores:
+                self._end_lookup()
+        finally:
+            self._in_turn = False
+
+    def _deadline_s(self) -> float:
+        return self.scheduler.next_deadline() or math.inf
+
+    def _carry_out(self, decision: Decision) -> None:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s", _in_words(decision))
         match decision:
@@ -377,7 +429,7 @@ class Coordinator:
             case CancelLoad():
                 self.supervisor.cancel_load()
             case LookUpCache():
-                self._begin_lookup(decision, nursery)
+                self._begin_lookup(decision)
             case unreachable:
                 assert_never(unreachable)
 
@@ -403,11 +455,12 @@ class Coordinator:
             self._lookup.cancel()
             self._lookup = None
 
-    def _begin_lookup(self, decision: LookUpCache, nursery: trio.Nursery) -> None:
+    def _begin_lookup(self, decision: LookUpCache) -> None:
         self._end_lookup()
+        assert self._nursery is not None
         assert self._engine is not None, "lookups are decided for a ready engine"
         self._lookup = trio.CancelScope()
-        nursery.start_soon(self._look_up_cache, decision, self._engine, self._lookup)
+        self._nursery.start_soon(self._look_up_cache, decision, self._engine, self._lookup)
 
     async def _look_up_cache(
         self, decision: LookUpCache, engine: EngineReady, scope: trio.CancelScope

@@ -3,7 +3,7 @@
     run_daemon
       configuration -> listener, control socket, record log   (errors end here, with a sentence)
       nursery
-        watcher, timers            serve all exchanges
+        watcher, pump, timers      serve all exchanges
         coordinator -> supervisor  the queue and the one engine
         server -> connections      requests
         control server             the operator
@@ -50,6 +50,7 @@ from strata_router.runtime.front import Front
 from strata_router.runtime.http.app_bridge import AppBridge
 from strata_router.runtime.http.body_budget import BodyBudget
 from strata_router.runtime.http.connection import limits
+from strata_router.runtime.http.pump import Pump
 from strata_router.runtime.http.server import IDLE_S, Server
 from strata_router.runtime.http.watcher import DisconnectWatcher
 from strata_router.runtime.ledger import Ledger
@@ -167,6 +168,7 @@ class Daemon:
         self.coordinator.observe(since)
         self.ledger = Ledger(config.request_log_capacity, self.record_log, tally)
         self.watcher = DisconnectWatcher()
+        self.pump = Pump()
         self.timers = Timers()
         services = Services(
             config=config,
@@ -175,6 +177,7 @@ class Daemon:
             ledger=self.ledger,
             timers=self.timers,
             watcher=self.watcher,
+            pump=self.pump,
             budget=BodyBudget(config.max_buffered_body_bytes),
         )
         overviews = Overviews(
@@ -206,8 +209,8 @@ class Daemon:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
             async with trio.open_nursery() as nursery:
                 served = trio.Event()
-                for service in (self.watcher.run, self.timers.run, self.coordinator.run):
-                    nursery.start_soon(service)
+                for part in (self.watcher, self.pump, self.timers, self.coordinator):
+                    nursery.start_soon(part.run)
                 if self.record_log is not None:
                     nursery.start_soon(self.record_log.run)
                 nursery.start_soon(self.control.serve, self.endpoint.listener)

@@ -37,9 +37,11 @@ from strata_router.runtime.clock import moment
 from strata_router.runtime.coordinator import Coordinator, Place, ReadyEngine
 from strata_router.runtime.http.body_budget import BodyBudget
 from strata_router.runtime.http.connection import ClientConnection
+from strata_router.runtime.http.pump import Pump
 from strata_router.runtime.http.sockets import PeerGone
 from strata_router.runtime.http.watcher import DisconnectWatcher
 from strata_router.runtime.ledger import Ledger
+from strata_router.runtime.relay import Relay
 from strata_router.runtime.reply import Reply
 from strata_router.runtime.timers import Timer, Timers
 from strata_router.runtime.upstream import (
@@ -50,10 +52,6 @@ from strata_router.runtime.upstream import (
 )
 
 log = logging.getLogger(__name__)
-
-HOLD_S = 0.05
-"""How long ``[DONE]`` waits for the engine's EOF, to leave in one write with the end of the body: Go
-clients reuse the connection only then (facts/cliproxyapi.md section 3; contract 6.4)."""
 
 DEATH_NEWS_S = 0.25
 DEATH_LOOK_S = 0.01
@@ -78,6 +76,7 @@ class Services:
     ledger: Ledger
     timers: Timers
     watcher: DisconnectWatcher
+    pump: Pump
     budget: BodyBudget
 
 
@@ -204,7 +203,7 @@ class Exchange:
                 await self._ask_engine(engine)
         except UpstreamBroken:
             self._broken = True
-            if self._tap is None or not self._tap.saw_done:
+            if not self._was_whole:
                 await self._await_news_of_death(self._place)
             await self._end_with(Refusal(Case.UPSTREAM_ERROR))
 
@@ -315,37 +314,13 @@ class Exchange:
     # ---- the answer ----------------------------------------------------------------------------
 
     async def _relay(self, head: UpstreamHead, kind: BodyKind, upstream: UpstreamExchange) -> None:
-        """Pass the answer on as it comes; one read is one write. Raises UpstreamBroken, PeerGone."""
+        """Pass the answer on as it comes, to its end. Raises UpstreamBroken, PeerGone."""
         tap = self._tap = ResponseTap(kind)
-        reply = self._reply
-        reply.begin(head, kind, tap)
-        passed = False
-        # Two things may wait a moment for what follows: [DONE] for the end of the body, and a stream's
-        # head for its first event, so that an engine that dies there still gets an honest status.
-        hold_until = trio.current_time() + HOLD_S
-        opening = kind is BodyKind.SSE
-        while True:
-            opening = opening and not reply.started
-            # A cancel scope costs more than the read it bounds, so only these two reads get one.
-            waits = (opening or bool(reply.held)) and not upstream.at_hand
-            data = await (_read_until(upstream, hold_until) if waits else upstream.read())
-            if data is None:
-                await reply.let_go(trio.current_time())
-                continue
-            if not data:
-                break
-            passed = True
-            now = moment()
-            tap.feed(data, now)
-            if not reply.held:
-                hold_until = now.monotonic_s + HOLD_S
-            forward, reply.held = tap.hold_done(reply.held + data)
-            if forward:
-                await reply.forward(forward, now.monotonic_s)
-        if not _is_whole(head, kind, tap, passed):
-            raise UpstreamBroken("the engine's answer ended too early")
+        self._reply.begin(head, kind, tap)
+        services = self._services
+        await Relay(head, upstream, self._reply, tap, services.pump, services.timers).run()
         self._leave()
-        await reply.end()
+        await self._reply.end()
         self._outcome = _outcome_of_answer(tap) if _is_2xx(head) else Reason.UPSTREAM_ERROR
 
     async def _put_error_in_band(self, head: UpstreamHead, upstream: UpstreamExchange) -> None:
@@ -358,7 +333,7 @@ class Exchange:
         if head.status < 400:
             await self._reply.refuse(Refusal(Case.UPSTREAM_ERROR))
         else:
-            await self._reply.end_in_band(upstream_error_event(bytes(body), head.status))
+            await self._reply.end(upstream_error_event(bytes(body), head.status))
 
     # ---- ends ----------------------------------------------------------------------------------
 
@@ -368,16 +343,17 @@ class Exchange:
         await self._reply.refuse(refusal)
 
     async def _end_with(self, refusal: Refusal) -> None:
-        """Nothing more will come; say so if that is still possible, soon or not at all.
-
-        A stream that has had its [DONE] was whole before that, and only lacks its end.
-        """
-        tap = self._tap
-        is_whole = tap is not None and tap.saw_done and not self._connection.torn
-        self._outcome = _outcome_of_answer(tap) if tap and is_whole else refusal.row.reason
+        """Nothing more will come; say so if that is still possible, soon or not at all."""
+        tap = self._tap if self._was_whole else None
+        self._outcome = _outcome_of_answer(tap) if tap else refusal.row.reason
         self._leave()
         with trio.move_on_after(LAST_WORDS_S):
-            await (self._reply.end() if is_whole else self._reply.refuse(refusal))
+            await (self._reply.end() if tap else self._reply.refuse(refusal))
+
+    @property
+    def _was_whole(self) -> bool:
+        """A stream that has had its [DONE] only lacks its end, whatever happens after that."""
+        return self._tap is not None and self._tap.saw_done and not self._connection.torn
 
     def _log_mistake(self, exc: Exception) -> None:
         """A bug of ours. Its text may hold request content, so only its kind and place are logged."""
@@ -403,7 +379,7 @@ class Exchange:
     def _outcome_of_leaving(self) -> Reason:
         """Leaving after [DONE] is how some clients say thank you (facts/cliproxyapi.md section 3)."""
         tap = self._tap
-        if tap is not None and tap.saw_done and not self._reply.held and not self._connection.torn:
+        if tap is not None and self._was_whole and self._reply.all_sent:
             return _outcome_of_answer(tap)
         return Reason.CLIENT_DISCONNECT
 
@@ -436,13 +412,6 @@ class Exchange:
         self._services.ledger.close(finished, self._reply.tier)
 
 
-async def _read_until(upstream: UpstreamExchange, when: float) -> bytes | None:
-    """``upstream.read``, or None when nothing has come by ``when``."""
-    with trio.move_on_at(when):
-        return await upstream.read()
-    return None
-
-
 def _is_2xx(head: UpstreamHead) -> bool:
     return 200 <= head.status < 300
 
@@ -450,15 +419,6 @@ def _is_2xx(head: UpstreamHead) -> bool:
 def _outcome_of_answer(tap: ResponseTap) -> Reason:
     """Of one that came to its end: Strata's [DONE] follows error frames, too (contract 9)."""
     return Reason.UPSTREAM_ERROR if tap.saw_error else Reason.COMPLETED
-
-
-def _is_whole(head: UpstreamHead, kind: BodyKind, tap: ResponseTap, passed: bool) -> bool:
-    """A 200 without a body is no answer; a stream is whole only with its [DONE]: Strata's end at the
-    close of the connection, so a killed engine looks like an end (contract 6.4)."""
-    if head.status != 200:
-        return True
-    tap.close()  # a last line without its line end counts, too
-    return tap.saw_done if kind is BodyKind.SSE else passed
 
 
 def _kind_of(head: UpstreamHead) -> BodyKind:

@@ -24,6 +24,11 @@ QUEUE_LINES = 2048
 BATCH_LINES = 64
 """Lines per trip to the thread. Each is synchronised by itself all the same; this only saves trips."""
 
+REST_S = 0.1
+"""Pause after a trip, unless a whole batch waits or the end is near. A line that comes alone is written
+at once; but the thread takes turns with the event loop, and in the wake of every request it would do so
+just when the same client sends its next one: 0.15 ms of its time to first token (RESEARCH.md)."""
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -59,6 +64,7 @@ class RecordLog:
         self._lines: deque[bytes] = deque()
         self._lines_in_thread = 0
         self._wake = trio.Event()
+        self._is_resting = False
         self._is_closing = False
         self._is_running = False
         self._has_ended = trio.Event()
@@ -85,7 +91,8 @@ class RecordLog:
             self.write_drops += 1
             return
         self._lines.append(line)
-        self._wake.set()
+        if not self._is_resting or len(self._lines) >= BATCH_LINES:
+            self._wake.set()
 
     async def run(self) -> None:
         """Write what is put until ``close``; the one task, and through it the one thread, to do so."""
@@ -94,6 +101,7 @@ class RecordLog:
             with self._scope:
                 while await self._has_lines():
                     await self._write_batch()
+                    await self._rest()
         finally:
             self._end()
 
@@ -126,6 +134,15 @@ class RecordLog:
             self._wake = trio.Event()
             await self._wake.wait()
         return True
+
+    async def _rest(self) -> None:
+        if self._is_closing or len(self._lines) >= BATCH_LINES:
+            return
+        self._wake = trio.Event()
+        self._is_resting = True
+        with trio.move_on_after(REST_S):
+            await self._wake.wait()
+        self._is_resting = False
 
     async def _write_batch(self) -> None:
         lines = [self._lines.popleft() for _ in range(min(BATCH_LINES, len(self._lines)))]

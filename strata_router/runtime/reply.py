@@ -55,6 +55,7 @@ class Reply:
         self._head: UpstreamHead | None = None  # begun, not yet sent
         self._event_stream = False
         self.held = b""  # [DONE], for a moment: it should leave with the end of the body
+        self.unsent_bytes = 0  # forwarded, but not all of it taken by the client yet
         self.model: ModelId | None = None
         self.tier: Tier | None = None
         self.committed = False
@@ -64,6 +65,11 @@ class Reply:
     def started(self) -> bool:
         """A head has left, or will with the next bytes."""
         return self._connection.response_started
+
+    @property
+    def all_sent(self) -> bool:
+        """Nothing that the engine said waits here for the client."""
+        return not self.held and not self.unsent_bytes
 
     def _own_headers(self) -> Headers:
         headers: Headers = [(b"x-strata-request-id", self._request_id.encode("ascii"))]
@@ -134,23 +140,37 @@ class Reply:
             if self._event_stream:
                 self._arm_keepalive()
 
-    async def forward(self, data: bytes, now: float) -> None:
-        """Pass bytes on, untouched. Raises PeerGone."""
+    def forward(self, data: bytes, now: float) -> None:
+        """Pass bytes on, untouched; what the client does not take at once is left to ``flush``.
+
+        Raises PeerGone.
+        """
         self._start_passing()
         self._last_write_s = now
-        await self._connection.send_body(data)
-        self._record.forwarded(len(data))
+        if self._connection.send_body_now(data):
+            self._record.forwarded(self.unsent_bytes + len(data))
+            self.unsent_bytes = 0
+        else:
+            self.unsent_bytes += len(data)
 
-    async def let_go(self, now: float) -> None:
-        """Pass on what waits: the head, or what is held. Raises PeerGone."""
+    async def flush(self) -> None:
+        """Wait until the client has taken all that was forwarded. Raises PeerGone."""
+        if self.unsent_bytes:
+            await self._connection.flush()
+            self._record.forwarded(self.unsent_bytes)
+            self.unsent_bytes = 0
+
+    def let_go(self, now: float) -> None:
+        """Forward what waits: the head, or what is held. Raises PeerGone."""
         held, self.held = self.held, b""
-        await self.forward(held, now)
+        self.forward(held, now)
 
     async def end(self, data: bytes = b"") -> None:
         """What is held, the last bytes and the end of the body, in one write. Raises PeerGone."""
         self._start_passing()
         data, self.held = self.held + data, b""
-        self._record.forwarded(len(data))
+        self._record.forwarded(self.unsent_bytes + len(data))
+        self.unsent_bytes = 0
         await self._connection.end_response(data)
         self._over()
 
@@ -189,10 +209,6 @@ class Reply:
             await self.end(error_event(refusal))
         else:
             self.abort()
-
-    async def end_in_band(self, event: bytes) -> None:
-        """End a committed stream with an event that somebody else made. Raises PeerGone."""
-        await self.end(event)
 
     @property
     def _can_speak_in_band(self) -> bool:

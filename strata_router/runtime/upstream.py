@@ -62,11 +62,11 @@ class UpstreamExchange:
     """One request to the engine. Made by ``connect``; ``close`` is synchronous and idempotent."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+        self.sock = sock
         self._body: BodyReader | None = None
         self._early = b""  # body bytes that came with the head
         self._reads = 0
-        self._emptied = False
+        self.emptied = False  # the last read took all that the socket had
 
     @classmethod
     async def connect(cls, port: int, is_there: Callable[[], bool]) -> "UpstreamExchange":
@@ -90,10 +90,10 @@ class UpstreamExchange:
     async def send(self, request: bytes) -> None:
         """Send head and body. Raises UpstreamBroken when the engine does not take it."""
         try:
-            sent = sockets.send_now(self._sock, request)
+            sent = sockets.send_now(self.sock, request)
             if sent < len(request):
                 # No stall limit of its own: a busy engine may read late; response_ms bounds the whole.
-                await sockets.send_rest(self._sock, memoryview(request)[sent:], math.inf)
+                await sockets.send_rest(self.sock, memoryview(request)[sent:], math.inf)
         except PeerGone as exc:
             # It may have answered and closed before reading all (413): the answer is still there.
             if not await self._has_answer():
@@ -101,7 +101,7 @@ class UpstreamExchange:
 
     async def _has_answer(self) -> bool:
         try:
-            data = sockets.receive_now(self._sock)
+            data = sockets.receive_now(self.sock)
         except PeerGone:
             return False
         self._early = data or b""
@@ -130,7 +130,7 @@ class UpstreamExchange:
 
     async def _receive(self, at_eof: str) -> bytes:
         try:
-            data = await sockets.receive(self._sock)
+            data = await sockets.receive(self.sock)
         except PeerGone as exc:
             raise UpstreamBroken("the engine's connection was reset") from exc
         if not data:
@@ -142,6 +142,25 @@ class UpstreamExchange:
 
         Yields to other tasks now and then even if the engine is faster than everybody.
         """
+        while True:
+            # A read that waits lets the others run by itself.
+            if self.emptied and not self.at_hand:
+                self._reads = 0
+                await trio.lowlevel.wait_readable(self.sock)
+            else:
+                self._reads += 1
+                if self._reads == sockets.READS_PER_YIELD:
+                    self._reads = 0
+                    await trio.lowlevel.checkpoint()
+            data = self.read_now()
+            if data is not None:
+                return data
+
+    def read_now(self) -> bytes | None:
+        """The body's bytes that are here, b"" at its end, None when there are none yet.
+
+        Raises UpstreamBroken.
+        """
         body = self._body
         assert body is not None, "the head comes first"
         if self._early:
@@ -149,32 +168,25 @@ class UpstreamExchange:
         elif body.done:
             return b""
         else:
-            data = b""
-        while True:
-            if not data:
-                # A read that waits lets the others run by itself.
-                self._reads = 0 if self._emptied else self._reads + 1
-                if self._reads == sockets.READS_PER_YIELD:
-                    self._reads = 0
-                    await trio.lowlevel.checkpoint()
-                try:
-                    data = await sockets.receive(self._sock, wait_first=self._emptied)
-                except PeerGone as exc:
-                    raise UpstreamBroken("the engine's connection was reset") from exc
-                # At a token's pace each read takes all there is, and trying again at once is a system
-                # call per token for nothing; under load reads come full and there is more to take.
-                self._emptied = len(data) < sockets.READ_BYTES
-                if not data:
-                    if body.eof():
-                        return b""
-                    raise UpstreamBroken("the engine closed before the end of its answer")
             try:
-                payload = body.feed(data)
-            except FramingFault as exc:
-                raise UpstreamBroken(f"the engine's answer is broken: {exc}") from exc
-            if payload or body.done:
-                return payload
-            data = b""
+                received = sockets.receive_now(self.sock)
+            except PeerGone as exc:
+                raise UpstreamBroken("the engine's connection was reset") from exc
+            # At a token's pace each read takes all there is, and trying again at once is a system
+            # call per token for nothing; under load reads come full and there is more to take.
+            self.emptied = received is None or len(received) < sockets.READ_BYTES
+            if received is None:
+                return None
+            if not received:
+                if body.eof():
+                    return b""
+                raise UpstreamBroken("the engine closed before the end of its answer")
+            data = received
+        try:
+            payload = body.feed(data)
+        except FramingFault as exc:
+            raise UpstreamBroken(f"the engine's answer is broken: {exc}") from exc
+        return payload if payload or body.done else None
 
     @property
     def at_hand(self) -> bool:
@@ -188,7 +200,7 @@ class UpstreamExchange:
 
     def close(self) -> None:
         """Close the connection: to the engine this is the client hanging up. Idempotent."""
-        sockets.close(self._sock)
+        sockets.close(self.sock)
 
 
 async def _connected(port: int) -> socket.socket:

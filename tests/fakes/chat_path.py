@@ -37,6 +37,7 @@ from strata_router.runtime.exchange import Exchange, Services
 from strata_router.runtime.http import sockets
 from strata_router.runtime.http.body_budget import BodyBudget
 from strata_router.runtime.http.connection import ClientConnection, limits
+from strata_router.runtime.http.pump import Pump
 from strata_router.runtime.http.sockets import PeerGone
 from strata_router.runtime.http.watcher import DisconnectWatcher
 from strata_router.runtime.ledger import Ledger
@@ -193,6 +194,7 @@ class ChatPath:
         self.coordinator = Coordinator(config, catalog, supervise)
         self.ledger = Ledger(100, None, Tally([MODEL]))
         self.watcher = NotedWatcher()
+        self.pump = Pump()
         self.timers = NotedTimers()
         self.budget = BodyBudget(config.max_buffered_body_bytes)
         self.services = Services(
@@ -202,6 +204,7 @@ class ChatPath:
             ledger=self.ledger,
             timers=self.timers,
             watcher=self.watcher,
+            pump=self.pump,
             budget=self.budget,
         )
         self._limits = limits(idle_s=30, header_ms=5000, body_ms=5000, write_stall_ms=0)
@@ -236,6 +239,7 @@ class ChatPath:
         assert self.coordinator.busy_places == 0
         assert self.coordinator.depths() == (0, 0)
         assert self.watcher.watched == 0
+        assert self.pump.streams == 0
         assert self.timers.armed == 0
         assert self.budget.held_bytes == 0
         # A reader left behind would be older than this one and keep it waiting.
@@ -288,6 +292,7 @@ async def chat_path(script: Script, **config: Any) -> AsyncIterator[ChatPath]:
         for service in (
             engine.run,
             path.watcher.run,
+            path.pump.run,
             path.timers.run,
             path.coordinator.run,
         ):

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from strata_router.core.admission import Ticket
+from strata_router.core.admission import Scheduler, Ticket
 from strata_router.core.catalog import Catalog
 from strata_router.core.chat_request import ChatRequest, read_chat_request
 from strata_router.core.config import Config, Defaults, parse_config
@@ -68,9 +68,12 @@ class ScriptedExchange:
     committed: list[ModelId] = field(default_factory=list)
     cuts: list[Case] = field(default_factory=list)
     sse_events: int | None = None
+    when_committed: Callable[[], None] | None = None
 
     def commit(self, model: ModelId) -> None:
         self.committed.append(model)
+        if self.when_committed is not None:
+            self.when_committed()
 
     def cut(self, case: Case) -> None:
         self.cuts.append(case)
@@ -386,12 +389,84 @@ async def test_a_refused_guest_leaves_like_any_other(autojump_clock: trio.abc.Cl
 
 
 async def test_a_refusal_for_who_has_left_is_dropped(autojump_clock: trio.abc.Clock) -> None:
-    async with house(wait_when_busy=False, max_pending=1) as it:
-        await it.serving(A)
+    async with house() as it:
+        it.coordinator.set_routing(False)
         guest = it.enter_now(A)  # refused on arrival, which is not carried out before it has left
         guest.place.leave()
         await it.settle()
         assert guest.place.refusal is None
+
+
+# ---- quiet times --------------------------------------------------------------------------------
+
+
+async def test_while_nobody_waits_the_loaded_model_is_given_without_a_turn_of_the_loop(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with house() as it:
+        await it.serving(A)
+        guest = it.enter_now(A)
+        assert guest.place.admission is not None
+        assert guest.place.engine is not None
+        guest.place.leave()
+        assert it.coordinator.depths() == (0, 1)
+
+
+async def test_while_somebody_waits_nobody_is_decided_upon_before_the_coordinators_turn(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with house(max_pending=1) as it:
+        first, waiting = await it.serving(A), await it.enter(A)
+        first.place.leave()
+        newcomer = it.enter_now(A, tier=Tier.PRIORITY)
+        assert it.coordinator.depths() == (1, 1), "the departure is not known yet"
+        await it.settle()
+        assert newcomer.has_engine
+        assert waiting.admitted is None
+
+
+async def test_a_lease_that_ends_in_quiet_times_starts_the_idle_time(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with house(idle_ms=1000) as it:
+        guest = await it.serving(A)
+        guest.place.leave()
+        await trio.sleep(0.9)
+        it.enter_now(A).place.leave()  # the idle time begins anew
+        await trio.sleep(0.9)
+        assert it.asked == ["load a"]
+        await trio.sleep(0.2)
+        assert it.asked == ["load a", "unload"]
+
+
+async def test_what_is_said_while_a_fact_is_taken_is_taken_after_it(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """A client that turns out to be gone when its head is to leave."""
+    async with house() as it:
+        guest = await it.serving(A)
+        guest.exchange.when_committed = guest.place.leave
+        guest.place.request_commit()
+        await it.settle()
+        assert it.coordinator.depths() == (0, 0)
+
+
+async def test_a_bug_that_shows_in_quiet_times_ends_the_coordinator_and_not_the_exchange(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def leave_quietly() -> None:
+        async with house() as it:
+            guest = await it.serving(A)
+            monkeypatch.setattr(Scheduler, "leave", fail)
+            guest.place.leave()
+            await trio.sleep(1)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await leave_quietly()
+    assert caught.group_contains(ZeroDivisionError)
 
 
 # ---- commits ------------------------------------------------------------------------------------

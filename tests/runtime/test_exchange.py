@@ -5,8 +5,9 @@ What a real daemon shows is in tests/system; every await is cancelled in test_ex
 
 import json
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +15,16 @@ import pytest
 import trio
 
 from strata_router.core.catalog import Catalog
+from strata_router.core.http.framing import chunk
 from strata_router.core.refusal import Case
+from strata_router.runtime import relay
 from tests.fakes.chat_path import MODEL, ChatPath, Script, ServedExchange, chat_path
 from tests.runtime.http.raw import RawClient, Reply, post
 from tests.system.wire import KEEPALIVE, events
 
 CHAT = "/v1/chat/completions"
 SSE_HEAD = b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+CHUNKED_HEAD = SSE_HEAD.replace(b"1.0", b"1.1")[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
 ERROR = b'data: {"error":{"type":"server_error","message":"m"}}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -255,6 +259,75 @@ async def test_bytes_behind_done_are_passed_on() -> None:
     async with visiting(script) as visit:
         assert (await visit.reply()).body == TOKEN + DONE + more
         assert (await visit.record())["success"]
+
+
+async def test_a_piece_of_framing_behind_the_head_does_not_keep_the_head_back() -> None:
+    """The size of a chunk has come and its bytes have not: the client still learns of the 200."""
+
+    async def script(stream: trio.SocketStream) -> None:
+        await stream.send_all(CHUNKED_HEAD + b"%x\r\n" % len(TOKEN + DONE))
+        await head_seen.wait()
+        await stream.send_all(TOKEN + DONE + b"\r\n0\r\n\r\n")
+
+    head_seen = trio.Event()
+    async with visiting(script) as visit:
+        with trio.fail_after(1):
+            head = await visit.client.head()
+        assert head.status == 200
+        head_seen.set()
+        assert (await visit.record())["success"]
+
+
+@pytest.mark.parametrize("pieces", [1, 2], ids=["with_the_last_event", "by_itself"])
+async def test_an_end_that_comes_with_done_is_not_waited_for(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(stream: trio.SocketStream) -> None:
+        body = [TOKEN + DONE] if pieces == 1 else [TOKEN, DONE]
+        for number, piece in enumerate(body, 1):
+            end = b"0\r\n\r\n" if number == len(body) else b""
+            await stream.send_all(CHUNKED_HEAD * (number == 1) + chunk(piece) + end)
+            await trio.sleep(0.02)
+        await until_left(stream)
+
+    monkeypatch.setattr(relay, "HOLD_S", 60.0)
+    async with visiting(script) as visit:
+        reply = await visit.reply()
+        assert (reply.body, reply.cut) == (TOKEN + DONE, False)
+        assert (await visit.record())["success"]
+
+
+LONG = 64 * TOKEN
+
+
+async def test_a_client_that_takes_less_than_comes_gets_every_byte_in_order() -> None:
+    parts = [b": %d\n\n" % number + LONG for number in range(800)]
+
+    async def script(stream: trio.SocketStream) -> None:
+        await stream.send_all(SSE_HEAD + b"".join(parts) + DONE)
+
+    async with visiting(script) as visit:
+        visit.client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        await trio.sleep(0.05)  # so that the daemon's socket is full, and later half full
+        body = b"".join(parts) + DONE
+        reply = await visit.reply()
+        assert reply.body.replace(KEEPALIVE, b"") == body
+        record = await visit.record()
+        assert (record["success"], record["response_bytes"]) == (True, len(body))
+
+
+async def test_leaving_before_all_was_taken_is_a_disconnect_even_after_done() -> None:
+    async def script(stream: trio.SocketStream) -> None:
+        with suppress(trio.BrokenResourceError):
+            await stream.send_all(SSE_HEAD + 2000 * LONG + DONE)
+            await until_left(stream)
+
+    async with visiting(script) as visit:
+        visit.client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await visit.client.head()
+        visit.client.reset()
+        record = await visit.record()
+        assert (record["reason"], record["success"]) == ("client_disconnect", False)
 
 
 # ---- bytes of ours in a stream ------------------------------------------------------------------

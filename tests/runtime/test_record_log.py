@@ -16,8 +16,14 @@ import pytest
 import trio
 import trio.testing
 
+from strata_router.runtime import record_log
 from strata_router.runtime.record_file import DiskCalls
-from strata_router.runtime.record_log import QUEUE_LINES, RecordLog, RecordLogRefused
+from strata_router.runtime.record_log import (
+    BATCH_LINES,
+    QUEUE_LINES,
+    RecordLog,
+    RecordLogRefused,
+)
 from tests.runtime.record_lines import files_of_log, line, numbers_in, numbers_of_log
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +102,35 @@ async def test_lines_are_written_as_they_come_not_at_the_end(path: Path) -> None
         for number in range(3):
             log.put(line(number))
             await until_written(path, number + 1)
+
+
+async def test_after_a_trip_to_the_disk_the_writer_rests(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that comes alone is written at once; what follows waits for the end of the rest."""
+    monkeypatch.setattr(record_log, "REST_S", 0.5)
+    async with running(log_at(path)) as log:
+        log.put(line(1))
+        await until_written(path, 1)
+        log.put(line(2))
+        log.put(line(3))
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert whole_lines_in(path) == 1
+        await until_written(path, 3)
+
+
+async def test_a_whole_batch_and_the_end_cut_the_rest_short(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_log, "REST_S", 600.0)
+    async with running(log_at(path)) as log:
+        log.put(line(1))
+        await until_written(path, 1)
+        for number in range(2, BATCH_LINES + 2):
+            log.put(line(number))
+        await until_written(path, BATCH_LINES + 1)
+        log.put(line(BATCH_LINES + 2))
+    assert numbers_in(path) == list(range(1, BATCH_LINES + 3))
 
 
 async def test_what_was_put_before_the_writer_ran_is_written(path: Path) -> None:
@@ -376,6 +411,7 @@ async def test_a_cancelled_close_ends_the_writer_at_once(path: Path) -> None:
 
 END_OVER_A_HUNG_DISK = """
 import os, sys, threading, trio
+from strata_router.runtime import record_log
 from strata_router.runtime.record_file import DiskCalls
 from strata_router.runtime.record_log import RecordLog
 

@@ -2,7 +2,8 @@
 
 A *lane* holds the tickets of one tier that the same models may answer: one per concrete model, one
 per alias. A loaded model's group is then the few lanes that accept it, and nothing has to move when
-another model is loaded. It knows no engine and makes no decision; ``turns`` asks it.
+another model is loaded. It knows no engine and makes no decision; ``turns`` asks it, and most often it
+is empty: an engine that keeps up has nobody waiting, so that question is answered first everywhere.
 """
 
 from collections.abc import Iterator, Mapping
@@ -102,15 +103,18 @@ class WaitingRoom:
 
     def take_expired(self, now: float) -> list[TicketId]:
         """Ids that have waited longer than the mode allows; still in here until removed."""
-        return self._expiry.take(now)
+        return self._expiry.take(now) if self._waiting else []
 
     def mark_due(self, now: float) -> None:
         """Let every ticket whose ``max_wait_ms`` has passed count as due from now on."""
-        for ticket_id in self._due_later.take(now):
-            self._due.add(ticket_id)
+        if self._waiting:
+            for ticket_id in self._due_later.take(now):
+                self._due.add(ticket_id)
 
     def next_deadline_s(self) -> float | None:
         """When the next ticket expires or becomes due."""
+        if not self._waiting:
+            return None
         soonest = [s for s in (self._expiry.first_s(), self._due_later.first_s()) if s is not None]
         return min(soonest, default=None)
 
@@ -124,6 +128,8 @@ class WaitingRoom:
 
     def highest_tier(self) -> Tier | None:
         """The most urgent tier that has a ticket."""
+        if not self._waiting:
+            return None
         for tier, queue in self._tiers.items():
             if len(queue.order) > 0:
                 return tier
@@ -158,7 +164,7 @@ class WaitingRoom:
 
     def wants(self, model: ModelId) -> bool:
         """Whether a ticket of any tier may be answered by ``model``."""
-        return any(self.count_for(model, tier) > 0 for tier in self._tiers)
+        return bool(self._waiting) and any(self.count_for(model, tier) for tier in self._tiers)
 
     def accepting(self, model: ModelId) -> list[TicketId]:
         """Every ticket that ``model`` may answer, in arrival order."""

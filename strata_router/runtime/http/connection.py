@@ -65,6 +65,7 @@ class ClientConnection:
         self._buffer = bytearray()  # received, not yet consumed: the next request, or part of it
         self._idle_scope: trio.CancelScope | None = None
         self._parser = HeadParser()
+        self._requests = 0
         self._body: BodyReader | None = None
         self._head: RequestHead | None = None
         self._continue_due = False
@@ -75,7 +76,7 @@ class ClientConnection:
         self._left_bytes: int | None = None  # of a counted response body
         self._suppress_body = False
         self._writing = False  # the owner task is inside a send
-        self._backlog = b""  # tail of an interjection that the kernel did not take
+        self._backlog = b""  # framed bytes that the kernel did not take
         self.must_close = False  # the next response to begin is the connection's last
         self.said_close = False  # the client was told so
         self.torn = False  # a write was cut in the middle: only closing is left
@@ -101,6 +102,7 @@ class ClientConnection:
         del self._buffer[:end]
         head = self._parser.parse(raw)
         self._head = head
+        self._requests += 1
         self._body = head.body_reader()
         self._continue_due = head.expects_continue and head.has_body
         self.must_close = self.must_close or head.wants_close
@@ -123,14 +125,20 @@ class ClientConnection:
         return end
 
     async def _first_byte(self) -> bool:
-        """Wait, idle, for a request to begin; blank lines before it are dropped (RFC 9112 2.2)."""
+        """Wait, idle, for a request to begin; blank lines before it are dropped (RFC 9112 2.2).
+
+        Others get their turn before every request but the first: with an engine that answers at once
+        nothing else in an exchange need ever wait, and a quick client would have the loop to itself.
+        """
+        if self._buffer:
+            await trio.lowlevel.checkpoint()
         while True:
             while self._buffer.startswith((b"\r", b"\n")):
                 del self._buffer[:1]
             if self._buffer:
                 return True
             with trio.move_on_after(self._limits.idle_s) as self._idle_scope:
-                data: bytes | None = await sockets.receive(self.sock)
+                data: bytes | None = await sockets.receive(self.sock, wait_first=self._requests > 0)
             if self._idle_scope.cancelled_caught:
                 # What arrived at the very last moment is still served.
                 data = sockets.receive_now(self.sock)
@@ -222,9 +230,26 @@ class ClientConnection:
 
     async def send_body(self, payload: bytes) -> None:
         """Send a piece of the response's body; empty pieces are nothing. Raises PeerGone."""
+        if not self.send_body_now(payload):
+            await self.flush()
+
+    def send_body_now(self, payload: bytes) -> bool:
+        """The same, without waiting. False: the client does not take all of it now, ``flush`` the rest.
+
+        By the owner, though not necessarily in its task.
+        """
         data = self._framed(payload)
+        if self._backlog:
+            data = self._backlog + data
+        sent = sockets.send_now(self.sock, data) if data else 0
+        self._backlog = data[sent:]
+        return not self._backlog
+
+    async def flush(self) -> None:
+        """Wait until the client has taken what ``send_body_now`` could not send. Raises PeerGone."""
+        data, self._backlog = self._backlog, b""
         if data:
-            await self._send(data)
+            await self._send_rest(memoryview(data))
 
     async def end_response(self, payload: bytes = b"") -> None:
         """Send the last piece and the end of the body in one write. Raises PeerGone."""
@@ -265,11 +290,13 @@ class ClientConnection:
             data = self._backlog + data
             self._backlog = b""
         sent = sockets.send_now(self.sock, data)
-        if sent == len(data):
-            return
+        if sent < len(data):
+            await self._send_rest(memoryview(data)[sent:])
+
+    async def _send_rest(self, data: memoryview) -> None:
         self._writing = True
         try:
-            await sockets.send_rest(self.sock, memoryview(data)[sent:], self._limits.write_stall_s)
+            await sockets.send_rest(self.sock, data, self._limits.write_stall_s)
         except BaseException:
             self.torn = True
             raise

@@ -38,7 +38,8 @@ async def receive(
 ) -> bytes:
     """Next bytes, or b"" at the peer's EOF. Raises PeerGone on a reset.
 
-    wait_first: the caller has just emptied the socket, so trying before waiting would be in vain.
+    wait_first: the caller has just emptied the socket, so trying before waiting would be in vain; or
+        it owes the others a turn.
     """
     if wait_first:
         await trio.lowlevel.wait_readable(sock)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from strata_router.core.http.framing import CHUNK_LINE_LIMIT_BYTES
 from strata_router.core.http.request_head import HEAD_LIMIT_BYTES, RequestHead
@@ -44,6 +45,33 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         await client.send(post("/1", body=b"a"), post("/2", body=b"b"), get("/3"))
         bodies = [(await client.reply()).body for _ in range(3)]
         assert bodies == [b"POST /1 a", b"POST /2 b", b"GET /3 "]
+
+
+@pytest.mark.parametrize("pipelined", [True, False], ids=["pipelined", "one_by_one"])
+async def test_a_connection_whose_next_request_is_always_there_leaves_the_others_their_turn(
+    pipelined: bool,
+) -> None:
+    """Nothing in serving it ever has to wait, so it must wait of its own accord."""
+    count, served, quick = 50, [], get("/quick")
+    other_end = socket.socket()
+
+    async def at_once(connection: ClientConnection, head: RequestHead) -> None:
+        served.append(head.path)
+        if not pipelined and len(served) < count:
+            other_end.send(quick)  # in the kernel's buffer before this connection looks for it
+        await connection.respond(200, [], b"")
+
+    async with serving(at_once) as serving_:
+        busy, patient = await serving_.connect(), await serving_.connect()
+        other_end.close()
+        other_end = busy.stream.socket._sock  # type: ignore[attr-defined]  # no public way
+        await trio.testing.wait_all_tasks_blocked()
+        await busy.send(quick * (count if pipelined else 1))
+        await patient.send(get("/patient"))
+        assert (await patient.reply()).status == 200
+        for _ in range(count):
+            await busy.reply()
+    assert served.index("/patient") < 10
 
 
 async def test_blank_lines_before_a_request_are_ignored() -> None:
