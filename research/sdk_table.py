@@ -2,7 +2,7 @@
 
 Run: ``python -m research.sdk_table``, in the checkout. Prints Markdown. curl and Node with npm are
 used where they are installed; npm puts the openai package into a temporary directory. Every cell is what
-the client saw; a cell that begins with "NO" is a failure, and the exit status is then 1.
+the client saw; a cell with "NO" is a failure, and the exit status is then 1.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ import openai
 import trio
 
 from strata_router import simulated
+from tests.runtime.http.raw import RawClient
 from tests.system.harness import DaemonUnderTest, daemon, until
 from tests.system.sse_parsers import by_split, by_the_book
 from tests.system.wire import next_piece
@@ -35,8 +36,21 @@ MODELS = {
     "b": {**simulated.DEMO, "load_s": 0.8, "disconnect_poll_s": 0.05},
 }
 BUSY = "FX:chunk_every_ms=50 FX:force_tokens=20"
+BUSY_FOR_LONG = "FX:slow"
+SILENT = "FX:prefill=30"
 FREED_WITHIN_S = 1.0
-COLUMNS = ("plain", "queued, with heartbeats", "error in band", "error before the commit", "cancel")
+PATIENT_S = 30.0
+IMPATIENT_S = 1.0
+"""More than the pause between two heartbeats, and less than the wait behind BUSY and a load."""
+
+COLUMNS = (
+    "plain",
+    "queued, with heartbeats",
+    "its own timeout, plain",
+    "error in band",
+    "error before the commit",
+    "cancel",
+)
 NPM = ("npm", "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts", "openai")
 
 
@@ -48,9 +62,29 @@ class Seen:
     text: str = ""
 
 
-Body = dict[str, Any]
-Ask = Callable[[int, Body, bool], Seen]
-"""(port, body, leave at the first text) -> what was seen."""
+@dataclass(frozen=True)
+class Question:
+    """What a client shall do.
+
+    leaving: at the first text. patience_s: the time without a byte after which its library gives up.
+    """
+
+    port: int
+    body: dict[str, Any]
+    leaving: bool = False
+    patience_s: float = PATIENT_S
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The body for a library that wants ``stream`` as an argument of its own."""
+        return {key: value for key, value in self.body.items() if key != "stream"}
+
+
+Ask = Callable[[Question], Seen]
 
 
 def text_in(chunk: Any) -> str:
@@ -61,38 +95,40 @@ def text_in(chunk: Any) -> str:
 # ---- the clients --------------------------------------------------------------------------------
 
 
-def ask_openai(port: int, body: Body, leaving: bool) -> Seen:
+def ask_openai(question: Question) -> Seen:
     text = ""
-    fields = {key: value for key, value in body.items() if key != "stream"}
-    with openai.OpenAI(api_key="none", base_url=url(port), max_retries=0) as sdk:
+    with openai.OpenAI(
+        api_key="none", base_url=question.url, max_retries=0, timeout=question.patience_s
+    ) as sdk:
         try:
-            if not body["stream"]:
-                answer = sdk.chat.completions.create(**fields)
+            if not question.body["stream"]:
+                answer = sdk.chat.completions.create(**question.fields)
                 return Seen("whole", answer.choices[0].message.content or "")
-            with sdk.chat.completions.create(**fields, stream=True) as stream:
+            with sdk.chat.completions.create(**question.fields, stream=True) as stream:
                 for chunk in stream:
                     text += text_in(chunk.model_dump())
-                    if leaving and text:
+                    if question.leaving and text:
                         return Seen("left", text)
         except openai.APIError as error:
             return Seen(type(error).__name__, text)
     return Seen("whole", text)
 
 
-def ask_openai_async(port: int, body: Body, leaving: bool) -> Seen:
-    fields = {key: value for key, value in body.items() if key != "stream"}
-
+def ask_openai_async(question: Question) -> Seen:
     async def ask() -> Seen:
         text = ""
-        async with openai.AsyncOpenAI(api_key="none", base_url=url(port), max_retries=0) as sdk:
+        async with openai.AsyncOpenAI(
+            api_key="none", base_url=question.url, max_retries=0, timeout=question.patience_s
+        ) as sdk:
+            ask_for = sdk.chat.completions.create
             try:
-                if not body["stream"]:
-                    answer = await sdk.chat.completions.create(**fields)
+                if not question.body["stream"]:
+                    answer = await ask_for(**question.fields)
                     return Seen("whole", answer.choices[0].message.content or "")
-                async with await sdk.chat.completions.create(**fields, stream=True) as stream:
+                async with await ask_for(**question.fields, stream=True) as stream:
                     async for chunk in stream:
                         text += text_in(chunk.model_dump())
-                        if leaving and text:
+                        if question.leaving and text:
                             return Seen("left", text)
             except openai.APIError as error:
                 return Seen(type(error).__name__, text)
@@ -104,23 +140,28 @@ def ask_openai_async(port: int, body: Body, leaving: bool) -> Seen:
 def through_httpx(read: Callable[[Iterable[bytes]], Iterator[Any]]) -> Ask:
     """httpx, with a reader of its byte stream that yields chunks."""
 
-    def ask(port: int, body: Body, leaving: bool) -> Seen:
+    def ask(question: Question) -> Seen:
         text = ""
-        with (
-            httpx.Client(base_url=url(port), trust_env=False, timeout=30) as client,
-            client.stream("POST", "chat/completions", json=body) as reply,
-        ):
-            if reply.status_code != 200:
-                return Seen(f"status {reply.status_code}")
-            if not body["stream"]:
-                answer = json.loads(reply.read())
-                return Seen("whole", answer["choices"][0]["message"]["content"])
-            for chunk in read(reply.iter_bytes()):
-                if "error" in chunk:
-                    return Seen("error event", text)
-                text += text_in(chunk)
-                if leaving and text:
-                    return Seen("left", text)
+        try:
+            with (
+                httpx.Client(trust_env=False, timeout=question.patience_s) as client,
+                client.stream(
+                    "POST", f"{question.url}/chat/completions", json=question.body
+                ) as reply,
+            ):
+                if reply.status_code != 200:
+                    return Seen(f"status {reply.status_code}")
+                if not question.body["stream"]:
+                    answer = json.loads(reply.read())
+                    return Seen("whole", answer["choices"][0]["message"]["content"])
+                for chunk in read(reply.iter_bytes()):
+                    if "error" in chunk:
+                        return Seen("error event", text)
+                    text += text_in(chunk)
+                    if question.leaving and text:
+                        return Seen("left", text)
+        except httpx.TimeoutException as error:
+            return Seen(type(error).__name__, text)
         return Seen("whole", text)
 
     return ask
@@ -142,17 +183,19 @@ def read_events(pieces: Iterable[bytes]) -> Iterator[Any]:
             yield json.loads(data)
 
 
-def ask_curl(port: int, body: Body, leaving: bool) -> Seen:
-    command = ["curl", "-sN", "--fail-with-body", "--json", "@-", f"{url(port)}/chat/completions"]
+def ask_curl(question: Question) -> Seen:
+    # Its bound on silence: less than a byte per second for this long.
+    silence = ["--speed-limit", "1", "--speed-time", f"{question.patience_s:.0f}"]
+    address = f"{question.url}/chat/completions"
+    command = ["curl", "-sN", "--fail-with-body", *silence, "--json", "@-", address]
     text = ""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as curl:
         assert curl.stdin is not None
         assert curl.stdout is not None
-        curl.stdin.write(json.dumps(body).encode())
+        curl.stdin.write(json.dumps(question.body).encode())
         curl.stdin.close()
-        if not body["stream"]:
-            answer = json.loads(curl.stdout.read())
-            return Seen("whole", answer["choices"][0]["message"]["content"])
+        if not question.body["stream"] and (answer := curl.stdout.read()):
+            text = json.loads(answer)["choices"][0]["message"]["content"]
         for line in curl.stdout:
             if not line.startswith(b"data:") or b"[DONE]" in line:
                 continue
@@ -160,7 +203,7 @@ def ask_curl(port: int, body: Body, leaving: bool) -> Seen:
             if "error" in chunk:
                 return Seen("error event", text)
             text += text_in(chunk)
-            if leaving and text:
+            if question.leaving and text:
                 curl.kill()
                 return Seen("left", text)
     return Seen("whole" if curl.returncode == 0 else f"exit status {curl.returncode}", text)
@@ -168,11 +211,11 @@ def ask_curl(port: int, body: Body, leaving: bool) -> Seen:
 
 NODE = """
 import OpenAI from "openai";
-const [baseURL, leaving] = process.argv.slice(2);
+const [baseURL, leaving, timeout] = process.argv.slice(2);
 let input = "";
 for await (const piece of process.stdin) input += piece;
 const body = JSON.parse(input);
-const sdk = new OpenAI({ apiKey: "none", baseURL, maxRetries: 0 });
+const sdk = new OpenAI({ apiKey: "none", baseURL, maxRetries: 0, timeout: Number(timeout) });
 let text = "";
 let ended = "whole";
 try {
@@ -192,10 +235,12 @@ def through_node(directory: Path) -> Ask:
     script = directory / "ask.mjs"
     script.write_text(NODE)
 
-    def ask(port: int, body: Body, leaving: bool) -> Seen:
+    def ask(question: Question) -> Seen:
+        leaving = str(question.leaving).lower()
+        timeout_ms = str(int(question.patience_s * 1000))
         done = subprocess.run(
-            ["node", str(script), url(port), str(leaving).lower()],
-            input=json.dumps(body),
+            ["node", str(script), question.url, leaving, timeout_ms],
+            input=json.dumps(question.body),
             text=True,
             check=True,
             stdout=subprocess.PIPE,
@@ -203,10 +248,6 @@ def through_node(directory: Path) -> Ask:
         return Seen(**json.loads(done.stdout))
 
     return ask
-
-
-def url(port: int) -> str:
-    return f"http://127.0.0.1:{port}/v1"
 
 
 @contextmanager
@@ -254,18 +295,18 @@ def version(*command: str) -> str:
 async def cells(it: DaemonUnderTest, ask: Ask) -> list[str]:
     """One row: what this client saw in each case."""
 
-    async def seen(model: str, text: str, *, stream: bool = True, leaving: bool = False) -> Seen:
-        body = {
-            "model": model,
-            "stream": stream,
-            "messages": [{"role": "user", "content": text}],
-        }
-        return await trio.to_thread.run_sync(ask, it.port, body, leaving)
+    async def seen(model: str, text: str, *, stream: bool = True, **how: Any) -> Seen:
+        messages = [{"role": "user", "content": text}]
+        body = {"model": model, "stream": stream, "messages": messages}
+        return await trio.to_thread.run_sync(ask, Question(it.port, body, **how))
 
     await it.chat("a")
     plain = await seen("a", "hello", stream=False)
-    queued = await queued_cell(it, lambda: seen("b", "hello"))
+    queued = await queued_cell(it, lambda: seen("b", "hello", patience_s=IMPATIENT_S))
     await it.chat("a")
+    gave_up = await timeout_cell(
+        it, lambda model, text: seen(model, text, stream=False, patience_s=IMPATIENT_S)
+    )
     in_band = await seen("a", "FX:die")
     await it.chat("a")
     refused = await seen("no-such", "hello")
@@ -274,9 +315,10 @@ async def cells(it: DaemonUnderTest, ask: Ask) -> list[str]:
     return [
         whole(plain),
         queued,
+        gave_up,
         error(in_band, after_text=True),
         error(refused, after_text=False),
-        await freed(it, left, cancelled),
+        await freed(it, left) if cancelled.ended == "left" else f"NO: {cancelled}",
     ]
 
 
@@ -289,20 +331,69 @@ def error(seen: Seen, *, after_text: bool) -> str:
     return seen.ended if is_error else f"NO: {seen}"
 
 
-async def queued_cell(it: DaemonUnderTest, ask: Callable[[], Any]) -> str:
-    """Ask for another model while one is busy; the record tells how long that took."""
-    busy = await it.send_chat("a", BUSY, stream=True)
-    await busy.head()
-    await next_piece(busy)
+async def queued_cell(it: DaemonUnderTest, ask: Callable[[], Awaitable[Seen]]) -> str:
+    """Ask for model b while a is busy, with less patience than that takes; the record tells how long."""
+    busy = await begin(it, BUSY)
+    before = await next_seq(it)
     seen = await ask()
-    waited_s = (await it.records())[-1]["ttft_ms"] / 1000
+    busy.stream.socket.close()
+    record = await record_of_b(it, before)
+    if not record["success"]:
+        return f"NO: {seen}"
+    waited_s = record["ttft_ms"] / 1000
+    if waited_s <= IMPATIENT_S:
+        return f"NO: waited for {waited_s:.1f} s only"
     return f"{whole(seen)}, after {waited_s:.1f} s"
 
 
-async def freed(it: DaemonUnderTest, left: int, seen: Seen) -> str:
-    """Whether the engine soon saw that nobody waits any more."""
-    if seen.ended != "left":
-        return f"NO: {seen}"
+async def timeout_cell(it: DaemonUnderTest, ask: Callable[[str, str], Awaitable[Seen]]) -> str:
+    """Let the client lose its patience in the queue, and once more with the engine at work for it."""
+    busy = await begin(it, BUSY_FOR_LONG)
+    before = await next_seq(it)
+    asked = len(it.stamps("request"))
+    queued = await ask("b", "hello")
+    record = await record_of_b(it, before)
+    depth = (await it.metrics())["queue_depth"]
+    ended = (record["reason"], record["disconnect_phase"])
+    if depth or ended != ("client_disconnect", "queued") or len(it.stamps("request")) > asked:
+        return f"NO: ticket not freed: {ended}"
+    left = len(it.stamps("disconnect"))
+    busy.stream.socket.close()
+    await freed(it, left)
+    left = len(it.stamps("disconnect"))
+    active = await ask("a", SILENT)
+    engine = await freed(it, left)
+    raised = error(queued, after_text=False)
+    if error(active, after_text=False) != raised:
+        return f"NO: {queued}, then {active}"
+    return f"{raised}, ticket freed, {engine}"
+
+
+async def begin(it: DaemonUnderTest, text: str) -> RawClient:
+    """Have the engine answer somebody else on model a; that answer has begun."""
+    busy = await it.send_chat("a", text, stream=True)
+    await busy.head()
+    await next_piece(busy)
+    return busy
+
+
+async def next_seq(it: DaemonUnderTest) -> int:
+    return int((await it.metrics())["request_log"]["next_seq"])
+
+
+async def record_of_b(it: DaemonUnderTest, since: int) -> dict[str, Any]:
+    """The first record with at least this sequence number of a request for model b."""
+    with trio.fail_after(FREED_WITHIN_S):
+        while True:
+            page = await it.get_json(f"/requests?after={since - 1}")
+            for record in page["records"]:
+                if record["model_requested"] == "b":
+                    return dict(record)
+            await trio.sleep(0.01)
+
+
+async def freed(it: DaemonUnderTest, left: int) -> str:
+    """Whether the engine soon saw that nobody waits any more. left: clients that it missed before."""
     try:
         await until(lambda: len(it.stamps("disconnect")) > left, FREED_WITHIN_S)
     except AssertionError:
@@ -327,7 +418,7 @@ def main() -> int:
         f"{today}, Python {platform.python_version()}, {platform.system()} {platform.release()}\n"
     )
     print("\n".join(lines))
-    return int(any("| NO" in line for line in lines))
+    return int(any("NO: " in line for line in lines))
 
 
 if __name__ == "__main__":

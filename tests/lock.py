@@ -25,7 +25,7 @@ def main() -> int:
         venv.create(scratch, with_pip=True)
         python = str(Path(scratch, "bin", "python"))
         subprocess.run([python, "-m", "pip", "install", "--quiet", "pip-tools"], check=True)
-        for name in ("run", "test", "bench"):
+        for name in ("run", "test", "bench", "agents"):
             command = [
                 python,
                 "-m",

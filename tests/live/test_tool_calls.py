@@ -6,11 +6,12 @@ demands a call, and the grammar sees to its form. What is shown is that both tur
 pass through the router unharmed.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import openai
 import pytest
@@ -154,3 +155,52 @@ async def test_a_streamed_tool_call_in_two_turns(tmp_path: Path) -> None:
         first, second = await it.records()
         assert (first["finish_reason"], first["success"]) == ("tool_calls", True)
         assert second["success"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+async def test_an_agents_own_loop_makes_both_turns(tmp_path: Path, stream: bool) -> None:
+    """With openai-agents, which is told not to send its traces home.
+
+    The tool is withdrawn once it was called: offered again, so small a model writes neither prose nor a
+    call, and the server has an error for that.
+    """
+    agents = pytest.importorskip("agents", reason="openai-agents comes with requirements/agents.lock")
+    asked: list[str] = []
+
+    def temperature(city: Literal["Oslo", "Rome"]) -> str:
+        """The temperature in a city, in degrees"""
+        asked.append(city)
+        return "-3 degrees"
+
+    async def run(port: int) -> str:
+        url = f"http://127.0.0.1:{port}/v1"
+        async with openai.AsyncOpenAI(api_key="none", base_url=url, max_retries=0) as sdk:
+            agent = agents.Agent(
+                name="thermometer",
+                model=agents.OpenAIChatCompletionsModel(MODEL, sdk),
+                model_settings=agents.ModelSettings(
+                    tool_choice="required",
+                    parallel_tool_calls=False,
+                    max_tokens=200,
+                    extra_args={"seed": 1},
+                ),
+                tools=[agents.function_tool(temperature, is_enabled=lambda *_: not asked)],
+            )
+            start = agents.Runner.run_streamed if stream else agents.Runner.run
+            options = agents.RunConfig(tracing_disabled=True)
+            started = start(agent, QUESTION["content"], max_turns=2, run_config=options)
+            if not stream:
+                return str((await started).final_output)
+            async for _ in started.stream_events():
+                pass
+            return str(started.final_output)
+
+    async with tool_daemon(tmp_path) as it:
+        answer = await trio.to_thread.run_sync(lambda: asyncio.run(run(it.port)))
+        assert answer.strip()
+        assert len(asked) == 1
+        assert asked[0] in ("Oslo", "Rome")
+        first, second = await it.records()
+        assert (first["finish_reason"], first["success"]) == ("tool_calls", True)
+        assert second["success"]
+        assert first["stream"] is second["stream"] is stream

@@ -1,15 +1,20 @@
-"""What docs/api.md shows is what a daemon answers: its examples of JSON and of events, and its paths."""
+"""What docs/api.md shows is what a daemon answers: its commands, its JSON, its events and its paths."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from tests.runtime.http.raw import get
-from tests.system.harness import DaemonUnderTest
+from tests.system.harness import DaemonUnderTest, sse_events
 from tests.system.shared import running, visiting
 from tests.system.wire import Event, events
 
@@ -39,6 +44,23 @@ def example(heading: str, language: str = "") -> str:
     return next(text for marked, text in blocks if marked == language)
 
 
+async def printed(it: DaemonUnderTest, heading: str, language: str = "sh") -> str:
+    """What the example prints when it is carried out as it stands, but for the daemon's port."""
+    shown = example(heading, language)
+    assert shown.count("127.0.0.1:8088") == 1
+    text = shown.replace("127.0.0.1:8088", f"127.0.0.1:{it.port}")
+    if language == "sh" and not shutil.which("curl"):
+        pytest.skip("curl is not installed")
+    command = ["sh", "-euc", text] if language == "sh" else [sys.executable, "-c", text]
+    environment = {**os.environ, "no_proxy": "127.0.0.1"}
+    done = await trio.run_process(
+        command, env=environment, capture_stdout=True, stderr=subprocess.STDOUT, check=False
+    )
+    output = done.stdout.decode()
+    assert done.returncode == 0, output
+    return output
+
+
 def keys(value: Any) -> Any:
     """The value's shape: the order of keys and elements stays, each leaf becomes its type's name."""
     match value:
@@ -48,6 +70,32 @@ def keys(value: Any) -> Any:
             return [keys(item) for item in value]
         case _:
             return type(value).__name__
+
+
+async def test_the_command_for_a_chat_prints_an_answer(shared: DaemonUnderTest) -> None:
+    async with visiting(shared) as it:
+        answer = json.loads(await printed(it, "## A chat request"))
+        assert answer["choices"][0]["message"]["content"]
+
+
+async def test_the_command_for_a_stream_prints_it_whole(shared: DaemonUnderTest) -> None:
+    async with visiting(shared) as it:
+        assert sse_events((await printed(it, "### Waiting")).encode())[-1] == "[DONE]"
+
+
+async def test_the_program_with_the_openai_library_prints_an_answer(
+    shared: DaemonUnderTest,
+) -> None:
+    async with visiting(shared) as it:
+        output = await printed(it, "## A chat request", "python")
+        assert output.startswith("This is the simulated engine")
+
+
+async def test_the_command_for_records_prints_those_of_the_chats(shared: DaemonUnderTest) -> None:
+    async with visiting(shared) as it:
+        assert (await it.chat("m")).status == 200
+        page = json.loads(await printed(it, "## Records"))
+        assert page["records"][0]["endpoint"] == "/v1/chat/completions"
 
 
 async def test_the_error_is_as_shown(shared: DaemonUnderTest) -> None:

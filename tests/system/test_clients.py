@@ -31,6 +31,7 @@ from tests.system.wire import (
 )
 
 KEEPALIVE_S = 0.5
+IMPATIENT_S = 1.5
 
 Result = TypeVar("Result")
 
@@ -383,6 +384,13 @@ async def test_the_list_of_models_has_the_shape_that_uis_expect(shared: DaemonUn
 # ---- the openai library -------------------------------------------------------------------------
 
 
+async def metrics_until(it: DaemonUnderTest, holds: Callable[[dict[str, Any]], bool]) -> None:
+    """A client that left is noticed within a second."""
+    with trio.fail_after(1):
+        while not holds(await it.metrics()):
+            await trio.sleep(0.01)
+
+
 async def with_sdk(it: DaemonUnderTest, use: Callable[[openai.OpenAI], Result]) -> Result:
     """Run ``use`` with a client of this daemon; the library blocks, so in a thread."""
 
@@ -448,6 +456,51 @@ async def test_the_library_reads_a_stream_that_waited_with_heartbeats(
         assert record["response_bytes"] > 0
         assert record["queue_wait_ms"] > 500
         await it.chat("a")
+
+
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "active"])
+async def test_the_librarys_own_timeout_frees_what_it_waited_for(
+    shared: DaemonUnderTest, queued: bool
+) -> None:
+    """Without a stream nothing tells the library that its request is alive."""
+
+    def use(sdk: openai.OpenAI) -> None:
+        model, text = ("b", "hello") if queued else ("a", "FX:prefill=30")
+        sdk.chat.completions.create(model=model, messages=_user(text), timeout=IMPATIENT_S)
+
+    async with ready(shared) as it:
+        if queued:
+            busy = await it.send_chat("a", "FX:slow", stream=True)
+            await busy.head()
+            await next_piece(busy)
+        asked, left = len(it.stamps("request")), len(it.stamps("disconnect"))
+        recorded = (await it.metrics())["request_log"]["next_seq"]
+        with pytest.raises(openai.APITimeoutError):
+            await with_sdk(it, use)
+        held = "queue_depth" if queued else "in_flight"
+        await metrics_until(
+            it,
+            lambda metrics: (
+                metrics[held] == 0 and metrics["request_log"]["next_seq"] == recorded + 1
+            ),
+        )
+        assert (await it.records())[-1]["reason"] == "client_disconnect"
+        if queued:
+            assert len(it.stamps("request")) == asked
+        else:
+            await until(lambda: len(it.stamps("disconnect")) == left + 1, 1)
+
+
+async def test_heartbeats_outlast_the_librarys_own_timeout(shared: DaemonUnderTest) -> None:
+    def use(sdk: openai.OpenAI) -> list[Any]:
+        impatient = sdk.with_options(timeout=IMPATIENT_S)
+        messages = _user("FX:prefill=3.5")
+        with impatient.chat.completions.create(model="a", messages=messages, stream=True) as stream:
+            return list(stream)
+
+    async with ready(shared) as it:
+        assert (await with_sdk(it, use))[-1].choices[0].finish_reason == "stop"
+        assert (await it.records())[-1]["ttft_ms"] > 2 * 1000 * IMPATIENT_S
 
 
 async def test_the_library_reads_tool_calls(shared: DaemonUnderTest) -> None:

@@ -1,7 +1,8 @@
 """A client that goes away, in every phase and by every way, streaming or not.
 
 Noticed within a second: its ticket or lease is gone, the engine sees its own client leave, there is
-exactly one record. Source: contract 6.5; reports.md B08, B14, B15, B23, B24.
+exactly one record. Clients that stay but take nothing more: ``test_slow_readers.py``. Source: contract 6.5;
+reports.md B08, B14, B15, B23, B24.
 """
 
 import random
@@ -127,10 +128,15 @@ async def expect_nothing_more(client: RawClient, how: Leaving) -> None:
 
 
 @WAYS
-async def test_b15_leaving_while_uploading(shared: DaemonUnderTest, how: Leaving) -> None:
+@MODES
+async def test_b15_leaving_while_uploading(
+    shared: DaemonUnderTest, how: Leaving, stream: bool
+) -> None:
+    """What the client wanted is not known before its body is complete."""
     async with departing(shared) as departure:
         client = await departure.it.connect()
-        await client.send(post(CHAT, "Content-Length: 1000", body=None), chat_body("a")[:50])
+        begun = chat_body("a", stream=stream)[:50]
+        await client.send(post(CHAT, "Content-Length: 1000", body=None), begun)
         leave(client, how)
         record = await departure.expect("queued", stream=False)
         assert (record["status"], record["model_requested"]) == (None, None)

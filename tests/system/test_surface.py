@@ -5,12 +5,13 @@ Source: contract 5; reports.md; facts/cliproxyapi.md sections 0, 2 and 3.
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trio
 
 from tests.runtime.http.raw import get, post
-from tests.system.harness import CHAT, DaemonUnderTest, chat_body
+from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon
 from tests.system.shared import running, visiting
 from tests.system.wire import error_of
 
@@ -247,3 +248,10 @@ async def test_requests_for_discovery_never_wake_an_engine_or_redirect(
             assert "location" not in reply.headers
             assert reply.headers["content-type"] == ["application/json"]
         assert len(it.stamps("start")) == starts
+
+
+async def test_with_no_model_enabled_the_list_is_empty_and_not_null(tmp_path: Path) -> None:
+    async with daemon(tmp_path, {"a": {}}, {"enabled_models": []}) as it:
+        assert await it.get_json("/v1/models") == {"object": "list", "data": []}
+        reply = await it.chat("a")
+        assert (reply.status, error_of(reply)["code"]) == (404, "model_not_found")
