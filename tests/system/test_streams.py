@@ -457,6 +457,8 @@ async def test_an_answer_that_was_complete_when_the_engine_died_is_a_success(
         assert events(reply.body)[-1].data == "[DONE]"
         assert not reply.cut
         assert (await it.record_of(reply))["success"]
+        # Whoever comes before its death is known would be sent to it.
+        await it.status_until(lambda status: status["child_pid"] is None)
 
 
 async def test_b20_to_an_http_1_0_client_a_cut_stream_is_a_reset(shared: DaemonUnderTest) -> None:
