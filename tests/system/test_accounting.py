@@ -63,9 +63,8 @@ class Clients:
 
     async def take_the_answer(self, body: bytes | None = None) -> None:
         client = await self.ask(self.body() if body is None else body)
-        with suppress(
-            EOFError, trio.BrokenResourceError
-        ):  # when an engine dies, nothing may be left to say
+        # When an engine dies, nothing may be left to say.
+        with suppress(EOFError, trio.BrokenResourceError):
             self.replies.append(await client.reply())
         client.stream.socket.close()
 
