@@ -5,7 +5,7 @@
     --without NAME    leave a target out (repeat)
     --llama-swap PATH also measure this llama-swap binary
     --output DIR      instead of research/bench
-    --rounds-only     no memory, no curves
+    --rounds-only     no memory, no curves, no profiles
 
 Loopback only; everything it starts it ends, also on Ctrl-C. Wall time decides nothing here: the tests that
 hold these costs count calls (tests/runtime/test_cost_per_event.py).
@@ -22,13 +22,14 @@ from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 
-from tests.bench import curves, memory, processes, report, targets
+from tests.bench import curves, memory, processes, profile, report, targets
 from tests.bench.budget import Beside, lines
 from tests.bench.measures import measure, settle
 from tests.bench.processes import LOAD_CPU, Missing
 from tests.bench.rounds import STREAMS, Noise, Rounds, cpus
 from tests.bench.targets import MODEL, Target, Workshop
 
+PROFILES = "profiles.md"
 REPORTS = Path(__file__).resolve().parent.parent.parent / "research" / "bench"
 
 
@@ -154,6 +155,9 @@ def run(arguments: argparse.Namespace, directory: Path, owned: ExitStack) -> rep
         queued, pages = curves.queued_tickets(), curves.ring_pages()
         say("memory")
         rows, further = measure_memory(started, programs.load)
+        if "daemon" in by_name:
+            say("profiles")
+            profile.write(profile.take(workshop), directory / PROFILES)
     looks = [cpus(), noise.words()]
     costs = [cost for _, cost, _ in open_streams]
     facts = by_name["daemon"].facts if "daemon" in by_name else {}
@@ -192,7 +196,10 @@ def main() -> int:
         except Missing as why:
             say(f"bench: {why}")
             return 1
-    path = report.write(done, arguments.output)
+        path = report.write(done, arguments.output)
+        if (Path(directory) / PROFILES).exists():
+            profiles = arguments.output / f"{done.day.isoformat()}-profiles.md"
+            profiles.write_text((Path(directory) / PROFILES).read_text())
     print(report.text(done, []))
     say(f"written to {path}")
     return 0

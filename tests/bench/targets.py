@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,10 +135,22 @@ def direct(workshop: Workshop) -> Target:
     return Target("direct", "the upstream double", workshop.double_port, workshop.double_port, list)
 
 
-def daemon(workshop: Workshop) -> Target:
-    """This daemon as an operator runs it: records, JSONL, scheduling, tap; the double is its engine."""
+OURS = (sys.executable, "-m", "strata_router")
+
+
+def daemon(
+    workshop: Workshop,
+    *,
+    name: str = "daemon",
+    program: Sequence[str | Path] = OURS,
+    tree: Path | None = None,
+) -> Target:
+    """This daemon as an operator runs it: records, JSONL, scheduling, tap; the double is its engine.
+
+    tree: another checkout to run it from.
+    """
     port, double_port = processes.free_port(), processes.free_port()
-    directory = workshop.directory / "daemon"
+    directory = workshop.directory / name
     directory.mkdir()
     control = directory / "control"
     control.mkdir(mode=0o700)
@@ -164,12 +176,12 @@ def daemon(workshop: Workshop) -> Target:
     path = directory / "config.json"
     path.write_text(json.dumps(config))
     began = time.monotonic()
-    command = (sys.executable, "-m", "strata_router", "daemon", path)
-    process = processes.start(command, ROUTER_CPU, workshop.directory / "daemon.log")
+    log = workshop.directory / f"{name}.log"
+    process = processes.start((*program, "daemon", path), ROUTER_CPU, log, cwd=tree)
     processes.wait_until(lambda: _accepts(port), START_S, "the daemon accepts")
     accepts_s = time.monotonic() - began
     cpu_s = processes.cpu_s([process.pid])
-    target = workshop.peer("daemon", _version_of(*command[:3], "--version"), port, process, START_S)
+    target = workshop.peer(name, _version_of(*OURS, "--version"), port, process, START_S)
     target.double_port = double_port
     target.pids = lambda: [process.pid]
     target.facts = {
