@@ -73,7 +73,13 @@ def running(
 
 @asynccontextmanager
 async def visiting(shared: DaemonUnderTest) -> AsyncIterator[DaemonUnderTest]:
-    """The same daemon for one test, whose connections are closed at its end."""
+    """The same daemon for one test, whose connections are closed at its end.
+
+    Started anew if the test before has ended it, so that no test depends on which one that was.
+    """
+    assert shared.process is not None
+    if shared.process.poll() is not None:
+        await shared.start()
     it = replace(shared, clients=[])
     try:
         yield it

@@ -4,7 +4,7 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,10 @@ from tests.system.harness import (
     sse_events,
     until,
 )
-from tests.system.shared import running, visiting
 from tests.system.wire import error_of, events
 
 IDLE_S = 11.5
 """Longer than trio keeps an idle thread (10 s), the trap of reports.md B25."""
-
-
-@pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest]:
-    """A daemon whose engine stays idle while the other tests of this module run (B25)."""
-    with running(tmp_path_factory.mktemp("patient"), {"a": {}}) as it:
-        yield it
-
-
-async def test_b25_begin_to_leave_an_engine_idle(patient: DaemonUnderTest) -> None:
-    """The first half of the last test of this module, so that nobody has to wait for it."""
-    async with visiting(patient) as it:
-        assert (await it.chat("a")).status == 200
 
 
 def _engines(it: DaemonUnderTest) -> list[Interval]:
@@ -405,14 +391,11 @@ async def test_on_and_off_in_turn_under_requests_end_with_a_healthy_daemon(tmp_p
 
 
 async def test_b25_an_engine_that_was_idle_for_longer_than_trios_threads_is_still_there(
-    patient: DaemonUnderTest,
+    tmp_path: Path,
 ) -> None:
-    async with visiting(patient) as it:
-        if not _engines(it):  # the first half ran in another worker's daemon, or not at all
-            assert (await it.chat("a")).status == 200
-            await until(lambda: it.stamps("done"))
-        idle_since = it.stamps("done")[0].at
-        await trio.sleep(max(0.0, idle_since + IDLE_S - time.monotonic()))
+    async with daemon(tmp_path, {"a": {}}) as it:
+        assert (await it.chat("a")).status == 200
+        await trio.sleep(IDLE_S)
         (engine,) = _engines(it)
         assert pid_exists(engine.pid)
         assert (await it.status())["child_pid"] == engine.pid

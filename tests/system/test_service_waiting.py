@@ -42,9 +42,10 @@ async def whole(clients: list[RawClient]) -> None:
 
 async def test_more_clients_than_places_all_get_their_answer(shared: DaemonUnderTest) -> None:
     async with visiting(shared) as it:
-        clients = [await it.send_chat("a", BUSY, stream=True) for _ in range(3 * MAX_PENDING)]
-        status = await it.status_until(lambda status: status["in_flight"] == MAX_PENDING)
-        assert status["queue_depth"] == 2 * MAX_PENDING
+        texts = ["FX:chunk_every_ms=25 FX:force_tokens=40"] * MAX_PENDING + [BUSY] * 2 * MAX_PENDING
+        clients = [await it.send_chat("a", text, stream=True) for text in texts]
+        full = (MAX_PENDING, 2 * MAX_PENDING)
+        await it.status_until(lambda status: (status["in_flight"], status["queue_depth"]) == full)
         await whole(clients)
 
 
@@ -118,7 +119,7 @@ async def test_a_queued_stream_is_kept_alive_and_hears_of_errors_in_band(
 
 
 async def test_a_shutdown_serves_the_whole_queue_of_both_models(shared: DaemonUnderTest) -> None:
-    """The last scene: it ends the daemon."""
+    """It ends the daemon."""
     async with visiting(shared) as it:
         clients = [
             await it.send_chat(model, BUSY, stream=True)

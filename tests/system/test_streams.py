@@ -50,10 +50,17 @@ def legacy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonUnderTest
 
 async def sent_by_engine(it: DaemonUnderTest, reply: Reply) -> str:
     """SHA-256 of the body bytes that the engine sent for the only request that is being served."""
-    count = len(it.stamps("request"))
-    await until(lambda: len(it.stamps("done")) == count)
-    digest: str = it.stamps("done")[-1].facts["response_sha256"]
-    return digest
+    asked = it.stamps("request")[-1]
+
+    def answered() -> list[str]:
+        return [
+            stamp.facts["response_sha256"]
+            for stamp in it.stamps("done")
+            if (stamp.pid, stamp.facts["seq"]) == (asked.pid, asked.facts["seq"])
+        ]
+
+    await until(answered)
+    return answered()[0]
 
 
 def sha256(body: bytes) -> str:
