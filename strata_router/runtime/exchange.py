@@ -48,7 +48,7 @@ from strata_router.runtime.upstream import (
     EngineGone,
     UpstreamBroken,
     UpstreamExchange,
-    request_bytes,
+    request_pieces,
 )
 
 log = logging.getLogger(__name__)
@@ -302,14 +302,14 @@ class Exchange:
         else:
             await self._relay(head, kind, upstream)
 
-    def _take_request(self, place: Place, engine: ReadyEngine) -> bytes:
+    def _take_request(self, place: Place, engine: ReadyEngine) -> list[bytes | memoryview]:
         """The request for the engine; nothing here holds the body from then on."""
         request, place.request = place.request, None
         assert request is not None, "there is one request per place"
         assert place.admission is not None
-        body = request.forwarded_body(self._services.catalog.upstream_model(place.admission.model))
+        body = request.forwarded_parts(self._services.catalog.upstream_model(place.admission.model))
         accept = b", ".join(self._head.header_list(b"accept")) or None
-        return request_bytes(engine.kind.chat_path, engine.port, accept, body)
+        return request_pieces(engine.kind.chat_path, engine.port, accept, body)
 
     # ---- the answer ----------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ def receive_now(sock: socket.socket, limit_bytes: int = READ_BYTES) -> bytes | N
         raise PeerGone(str(exc.errno)) from exc
 
 
-def send_now(sock: socket.socket, data: bytes) -> int:
+def send_now(sock: socket.socket, data: bytes | memoryview) -> int:
     """How many bytes the kernel took at once, possibly 0. Raises PeerGone."""
     try:
         return sock.send(data)
@@ -82,7 +82,7 @@ async def send_rest(sock: socket.socket, data: memoryview, stall_s: float) -> No
             await trio.lowlevel.wait_writable(sock)
         if scope.cancelled_caught:
             raise PeerStalled
-        data = data[send_now(sock, data) :]  # type: ignore[arg-type]  # send takes any buffer
+        data = data[send_now(sock, data) :]
 
 
 def close(sock: socket.socket) -> None:
