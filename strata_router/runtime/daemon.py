@@ -17,12 +17,11 @@ import gc
 import logging
 import math
 import os
-import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -43,6 +42,7 @@ from strata_router.runtime.control_endpoint import (
 )
 from strata_router.runtime.control_socket import ControlServer
 from strata_router.runtime.coordinator import Coordinator
+from strata_router.runtime.descriptors import claim_descriptors
 from strata_router.runtime.engine_since import EngineSince
 from strata_router.runtime.engine_tally import EngineTally
 from strata_router.runtime.exchange import Services
@@ -110,7 +110,7 @@ def run_daemon(config_path: str, log_level: str) -> int:
             log.error("%s", error)
             return EXIT_FAILED
         become_subreaper()
-        _raise_descriptor_limit()
+        config = replace(config, max_connections=claim_descriptors(config.max_connections))
         return_large_buffers()
         daemon = Daemon(config, catalog, listener, endpoint, record_log, service)
         # All that exists by now stays. Unfrozen, every full run of the collector would look through it
@@ -129,12 +129,6 @@ def _stop_signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _raise_descriptor_limit() -> None:
-    """To the hard limit (reliability.md, "Bounds"): the usual soft 1024 is fewer than max_connections."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _open_record_log(config: Config) -> RecordLog | None:

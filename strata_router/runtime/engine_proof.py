@@ -66,12 +66,25 @@ class EngineProof:
         if not procfs.port_is_free(self._port):
             raise LoadFault(held_text(self._port))
 
-    async def port_becomes_free(self) -> bool:
-        """Within PORT_FREE_S, after an engine has ended."""
+    async def why_port_is_not_free(self) -> str | None:
+        """PORT_FREE_S after an engine has ended at the latest: None, or who is on its port.
+
+        A host that lets nobody ask (no descriptor left) is no answer, and asked again while there is time.
+        """
         with trio.move_on_after(PORT_FREE_S):
-            while not procfs.port_is_free(self._port):  # noqa: ASYNC110 - the kernel sets no event
+            while not self._is_known_to_be_free():  # noqa: ASYNC110 - the kernel sets no event
                 await trio.sleep(POLL_S)
-        return procfs.port_is_free(self._port)
+            return None
+        try:
+            return None if procfs.port_is_free(self._port) else held_text(self._port)
+        except OSError as error:
+            return f"nobody can tell whether port {self._port} is free ({_words(error)})"
+
+    def _is_known_to_be_free(self) -> bool:
+        try:
+            return procfs.port_is_free(self._port)
+        except OSError:
+            return False
 
     async def holds(self, kind: EngineKind, upstream_model: str) -> bool:
         """Does the engine answer now, and as this model? Asked once."""
@@ -205,8 +218,11 @@ def held_text(port: int) -> str:
 
 def refused_by_host(error: OSError) -> str:
     """Without the error's file name: paths are not shown."""
-    words = os.strerror(error.errno).lower() if error.errno else "no reason given"
-    return f"the host refused what a start needs ({words})"
+    return f"the host refused what a start needs ({_words(error)})"
+
+
+def _words(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else "no reason given"
 
 
 def _read_bounded(path: str) -> bytes:

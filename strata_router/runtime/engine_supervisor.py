@@ -32,7 +32,6 @@ from strata_router.runtime.engine_proof import (
     POLL_S,
     EngineProof,
     LoadFault,
-    held_text,
     refused_by_host,
 )
 from strata_router.runtime.help_probe import HelpProbe
@@ -415,9 +414,9 @@ class EngineSupervisor:
             " (killed)" if stopped.killed else "",
         )
         self._gone()
-        port = self._config.backend_port
-        if not await self._proof.port_becomes_free():
-            return f"backend pid {process.pid} exited and its memory is free, but {held_text(port)}"
+        why_not = await self._proof.why_port_is_not_free()
+        if why_not is not None:
+            return f"backend pid {process.pid} exited and its memory is free, but {why_not}"
         self._progress("stopped", f"backend pid {process.pid} exited, memory released")
         return None
 

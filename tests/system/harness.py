@@ -26,6 +26,9 @@ from strata_router import simulated
 from strata_router.simulated import events
 from tests.runtime.http.raw import RawClient, Reply, get, post
 from tests.system import idle_audit
+from tests.system.watched_daemon import FIGURES, read_longest_step_s
+
+ROOT = Path(__file__).parents[2]
 
 START_S = 20.0
 """A daemon must listen by then, on a machine that is busy with something else."""
@@ -145,6 +148,29 @@ class DaemonUnderTest:
         """The daemon's TMPDIR, where the private folders of its starts are."""
         return self.directory / "tmp"
 
+    @property
+    def _figures(self) -> Path:
+        return self.directory / "daemon.figures"
+
+    def longest_step_s(self) -> float:
+        """CPU seconds for which the event loop was not to be had; see ``watched_daemon``."""
+        return read_longest_step_s(self._figures)
+
+    async def task_names(self) -> list[str]:
+        """The qualified function name of each of the daemon's tasks; none where a test starts it
+        without its launcher. Raises ProcessLookupError when it ends meanwhile."""
+        if not self._figures.exists():
+            return []
+        names = self._figures.with_suffix(".tasks")
+        names.unlink(missing_ok=True)
+        self.signal(signal.SIGUSR1)
+        process = self.process
+        assert process is not None
+        await until(lambda: names.exists() or process.poll() is not None)
+        if not names.exists():
+            raise ProcessLookupError
+        return names.read_text().splitlines()
+
     def profile(self, model: str) -> Path:
         return self.directory / f"strata-{model}.json"
 
@@ -171,15 +197,19 @@ class DaemonUnderTest:
             **os.environ,
             "STRATA_TEST_DIRECTORY": str(self.directory),
             "TMPDIR": str(self.temporary_directory),
+            FIGURES: str(self._figures),
             **self.environment,
         }
+        self._figures.unlink(missing_ok=True)  # those of the process before
+        program = (sys.executable, "-m", "tests.system.watched_daemon")
         with (self.directory / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*through, sys.executable, "-m", "strata_router", "daemon", str(path)],
+                [*through, *program, "daemon", str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
+                cwd=ROOT,
                 pass_fds=pass_fds,
             )
 
@@ -415,12 +445,13 @@ async def _expect_nothing_held(it: DaemonUnderTest) -> None:
     with trio.move_on_after(AUDIT_S):
         while found and it.audited and it.process is not None and it.process.poll() is None:
             try:
+                names = await it.task_names()  # first, for asking for the status is a task, too
                 answer = await it.control("status")
-                found = idle_audit.held(it.pid, it.backend_port, answer[0])
+                found = idle_audit.held(it.pid, it.port, it.backend_port, answer[0], names)
             except (OSError, trio.BrokenResourceError, IndexError):
                 return  # it is ending, so there is nothing to be judged
             if found:
-                await trio.sleep(0.01)
+                await trio.sleep(0.02)
         return
     raise AssertionError(f"{AUDIT_S} s after the last client: {'; '.join(found)}")
 

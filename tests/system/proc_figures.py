@@ -14,6 +14,11 @@ def resident_bytes(pid: int) -> int:
     return int(match[1]) * 1024
 
 
+def threads(pid: int) -> int:
+    """How many threads the process has now, its first included."""
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
 def descriptors(pid: int) -> int:
     """How many files and sockets the process has open now."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))

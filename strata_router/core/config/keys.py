@@ -321,7 +321,8 @@ CONFIG_KEYS = (
     Key(
         "max_connections",
         Whole(1, _MOST_CONNECTIONS),
-        "Open connections; beyond it new ones wait to be accepted.",
+        "Open connections; beyond it new ones wait to be accepted. Fewer, said in the log at the start, "
+        "where the process may not open two files for each.",
         default=4096,
     ),
     Key(

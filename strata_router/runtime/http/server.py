@@ -49,6 +49,7 @@ class Server:
         self._connections: set[ClientConnection] = set()
         self._accepting = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
+        self._lacks_room = False  # said in the log
         self.draining = False
 
     @property
@@ -80,17 +81,28 @@ class Server:
     async def _accept(self) -> socket.socket:
         while True:
             try:
-                return self._listener.accept()[0]
+                sock = self._listener.accept()[0]
             except BlockingIOError:
+                self._has_room()
                 await trio.lowlevel.wait_readable(self._listener)
             except OSError as exc:
                 if exc.errno in _NO_ROOM:
-                    log.warning("cannot accept connections: %s", errno.errorcode[exc.errno])
+                    if not self._lacks_room:
+                        self._lacks_room = True
+                        log.warning("cannot accept connections: %s", errno.errorcode[exc.errno])
                     await trio.sleep(ACCEPT_PAUSE_S)
                 else:
                     # The connection died between its arrival and our accept, and nothing is lost; or
                     # the listener was closed before we came to see that we are cancelled.
                     await trio.lowlevel.checkpoint()
+            else:
+                self._has_room()
+                return sock
+
+    def _has_room(self) -> None:
+        if self._lacks_room:
+            self._lacks_room = False
+            log.info("connections are accepted again")
 
     def _start(self, sock: socket.socket, limits: Limits) -> None:
         assert self._nursery is not None
