@@ -164,7 +164,9 @@ async def test_an_agents_own_loop_makes_both_turns(tmp_path: Path, stream: bool)
     The tool is withdrawn once it was called: offered again, so small a model writes neither prose nor a
     call, and the server has an error for that.
     """
-    agents = pytest.importorskip("agents", reason="openai-agents comes with requirements/agents.lock")
+    agents = pytest.importorskip(
+        "agents", reason="openai-agents comes with requirements/agents.lock"
+    )
     asked: list[str] = []
 
     def temperature(city: Literal["Oslo", "Rome"]) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import os
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,6 +22,8 @@ from strata_router.runtime import control_connection, control_socket
 from strata_router.runtime.control_endpoint import claim_endpoint
 from strata_router.runtime.control_socket import ControlServer
 from tests.fakes.scripted_operator import ScriptedOperator
+
+ROUNDS = int(os.environ.get("ROUNDS", "1"))
 
 Line = dict[str, Any]
 ON = b'{"cmd":"on","model":null}\n'
@@ -732,7 +735,7 @@ async def test_a_broken_listener_is_not_hidden() -> None:
 # --- anything at all ---
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60 * ROUNDS, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.binary(max_size=200) | st.sampled_from([b"\n", b"status", b"{", ON, OFF])))
 def test_whatever_is_sent_the_server_answers_in_whole_lines_and_lives(
     tmp_path: Path, pieces: list[bytes]

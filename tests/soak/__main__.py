@@ -9,13 +9,14 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import trio
 
-from tests.soak.actors import Cast, Stuck
+from tests.soak.actors import Cast
 from tests.soak.books import Books, Breach
+from tests.system.failing_disk import DiskUnavailable, FailingDisk
 from tests.system.harness import DaemonUnderTest, daemon
 
 CLIENTS = 12
@@ -35,9 +36,9 @@ def main() -> int:
         books: list[Books] = []
         try:
             trio.run(soak, Path(directory), arguments.minutes * 60, arguments.seed, books)
-        except* (Breach, Stuck, AssertionError) as group:
+        except* Exception as group:  # the top: whatever stopped it is the breach
             for breach in leaves(group):
-                print(f"BREACH with seed {arguments.seed}: {breach}", flush=True)
+                print(f"BREACH with seed {arguments.seed}: {breach!r}", flush=True)
             with suppress(OSError):
                 print(Path(directory, "daemon.log").read_text()[-4000:])
             books.clear()
@@ -58,8 +59,27 @@ def leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 async def soak(directory: Path, seconds: float, seed: int, books_out: list[Books]) -> None:
     """Run rounds until the time is up; raises on the first breach."""
     chance = random.Random(seed)
-    log_directory = directory / "log"
+    with ExitStack() as stack:
+        try:
+            disk = FailingDisk(directory)
+            stack.callback(disk.close)
+        except DiskUnavailable as why:
+            print(f"left out: the log's disk is never full, read-only, slow or hung ({why})")
+            disk = None
+        await soak_on(disk, directory, seconds, chance, books_out)
+
+
+async def soak_on(
+    disk: FailingDisk | None,
+    directory: Path,
+    seconds: float,
+    chance: random.Random,
+    books_out: list[Books],
+) -> None:
+    """The same with the log on this disk, or without a disk that fails."""
+    log_directory = (disk.folder if disk else directory) / "log"
     log_directory.mkdir(mode=0o700)
+    seen_directory = disk.seen / "log" if disk else log_directory
     config = {
         "aliases": {"test": {"allowed_models": ["b", "a", "c"]}},
         "model_grace_ms": 100,
@@ -69,13 +89,15 @@ async def soak(directory: Path, seconds: float, seed: int, books_out: list[Books
         "keepalive_ms": 500,
         "shutdown_ms": 3000,
         "write_stall_ms": 10_000,
-        "request_log_path": str(log_directory / "requests.jsonl"),
+        "request_log_path": str(seen_directory / "requests.jsonl"),
         "request_log_capacity": 100_000,
         "request_log_rotate_files": 100,
     }
-    async with daemon(directory, dict.fromkeys(("a", "b", "c"), KNOBS), config) as it:
-        books = Books(it)
-        cast = Cast(it, books, chance)
+    models = dict.fromkeys(("a", "b", "c"), KNOBS)
+    async with daemon(directory, models, config, start=False) as it:
+        books = Books(it, log_directory)
+        cast = Cast(it, books, chance, disk)
+        await start(cast)
         await warm_up(cast)
         end = trio.current_time() + seconds
         while trio.current_time() < end:
@@ -88,6 +110,11 @@ async def soak(directory: Path, seconds: float, seed: int, books_out: list[Books
         if left := it.left_pids():
             raise Breach(f"the daemon has ended, but {left} live")
         books_out.append(books)
+
+
+async def start(cast: Cast) -> None:
+    cast.it.launch(*(cast.disk.through if cast.disk else ()))
+    await cast.it.wait_serving()
 
 
 async def one_round(cast: Cast, seconds: float) -> None:
@@ -107,6 +134,7 @@ async def one_round(cast: Cast, seconds: float) -> None:
         nursery.start_soon(repeat, cast.operate, 4.0)
         nursery.start_soon(repeat, cast.strike_engine, 6.0)
         nursery.start_soon(repeat, cast.strike_log, 8.0)
+        nursery.start_soon(repeat, cast.take_descriptors, 12.0)
         nursery.start_soon(repeat, cast.books.check_running, 1.0)
         await trio.sleep(seconds)
         stop.set()
@@ -128,7 +156,7 @@ async def replace_daemon(cast: Cast) -> None:
             os.unlink(it.config["control_socket"])
         cast.books.new_daemon()
         nursery.cancel_scope.cancel()
-    await it.start()
+    await start(cast)
     cast.books.new_daemon()
     await warm_up(cast)
 
@@ -158,6 +186,10 @@ def report(books: Books, minutes: float, seed: int) -> str:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "requests": books.posts_before + books.posts,
         "times settled": books.settled,
+        "log lines, drops counted": [
+            books.lines_before + books.lines,
+            books.drops_before + books.drops,
+        ],
         "slowest /health and status together, s": round(books.worst_health_s, 3),
         "largest resident memory when idle, MB": round(books.worst_memory_bytes / 1e6, 1),
         "faults injected": sum(books.faults.values()),

@@ -5,6 +5,7 @@ Each draws from the soak's one seeded source, does something bounded, and report
 
 import os
 import random
+import resource
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 import trio
 
-from tests.runtime.http.raw import RawClient, post
-from tests.soak.books import Books
+from tests.runtime.http.raw import RawClient, get, post
+from tests.soak.books import ANSWER_S, Books, Breach
+from tests.system.failing_disk import FailingDisk
 from tests.system.harness import CHAT, DaemonUnderTest, chat_body, pid_exists
 from tests.system.wire import Leaving, leave
 
@@ -68,6 +70,8 @@ class Cast:
     it: DaemonUnderTest
     books: Books
     chance: random.Random
+    disk: FailingDisk | None
+    """The log's; None where none can be made to fail."""
 
     # ---- clients -------------------------------------------------------------------------------
 
@@ -203,11 +207,55 @@ class Cast:
                 os.kill(pid, signal.SIGCONT)
 
     async def strike_log(self) -> None:
-        """The log's directory goes and comes back."""
-        self.books.fault("log directory renamed")
-        log = os.path.dirname(self.it.config["request_log_path"])
-        os.rename(log, log + ".away")
+        """The log's directory or its disk fails, and is well again."""
+        modes = ("full 700", "full 0", "read-only", "slow 0.05", "hung") if self.disk else ()
+        act = self.chance.choice(("renamed", "removed", *modes))
+        if act in ("renamed", "removed"):
+            self.books.fault(f"log directory {act}")
+            await self._take_log_away(back=act == "renamed")
+            return
+        self.books.fault(f"log disk {act.partition(' ')[0]}")
+        disk = self.disk
+        assert disk is not None
+        try:
+            await disk.becomes(act)
+            await trio.sleep(self.chance.random() * 2)
+        finally:
+            with trio.CancelScope(shield=True):  # at once; and a hung disk would hold up the end
+                await disk.becomes("well")
+
+    async def _take_log_away(self, *, back: bool) -> None:
+        """As if removed: the files are kept elsewhere, for the books. The writer makes no directory."""
+        log = self.books.log_directory
+        away = log.with_name(f"log.{self.chance.random()}")
+        log.rename(away)
         await trio.sleep(self.chance.random())
-        if os.path.isdir(log):  # the writer has made it anew
-            os.rename(log, f"{log}.{self.chance.random()}")
-        os.rename(log + ".away", log)
+        if back:
+            away.rename(log)
+        else:
+            log.mkdir(mode=0o700)
+
+    async def take_descriptors(self) -> None:
+        """Somebody has taken all descriptors: what is open goes on, and nothing can be opened."""
+        kept = await RawClient.connect(self.it.port)
+        async with kept.stream:
+            await self._expect_health(kept, "before anything was taken")
+            self.books.fault("no descriptor left")
+            before = resource.prlimit(self.it.pid, resource.RLIMIT_NOFILE)
+            with self.books.no_descriptors():
+                resource.prlimit(self.it.pid, resource.RLIMIT_NOFILE, (0, before[1]))
+                try:
+                    await trio.sleep(self.chance.random())
+                    await self._expect_health(kept, "while no descriptor was left")
+                finally:
+                    resource.prlimit(self.it.pid, resource.RLIMIT_NOFILE, before)
+
+    async def _expect_health(self, kept: RawClient, when: str) -> None:
+        with trio.move_on_after(ANSWER_S) as scope:
+            try:
+                await kept.send(get("/health"))
+                assert (await kept.reply()).status == 200
+            except (EOFError, trio.BrokenResourceError) as exc:
+                raise Breach(f"an open connection was closed {when}") from exc
+        if scope.cancelled_caught:
+            raise Breach(f"/health on an open connection took over {ANSWER_S} s {when}")

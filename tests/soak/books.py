@@ -9,6 +9,8 @@ import json
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,7 @@ class Books:
     """Counts since the soak began; ``posts`` since the current daemon did."""
 
     it: DaemonUnderTest
+    log_directory: Path
     posts: int = 0
     posts_before: int = 0
     whole: set[str] = field(default_factory=set)
@@ -55,6 +58,12 @@ class Books:
     worst_memory_bytes: int = 0
     settled: int = 0
     untold: int = 0
+    starved: bool = False
+    starvations: int = 0
+    lines: int = 0
+    lines_before: int = 0
+    drops: int = 0
+    drops_before: int = 0
     idle: Figures | None = None
 
     # ---- reports of the actors -----------------------------------------------------------------
@@ -73,17 +82,38 @@ class Books:
     def new_daemon(self) -> None:
         """The daemon was replaced; its records start again."""
         self.posts_before += self.posts
-        self.posts = 0
+        self.lines_before += self.lines
+        self.drops_before += self.drops
+        self.posts = self.lines = self.drops = 0
         self.idle = None
+
+    @contextmanager
+    def no_descriptors(self) -> Iterator[None]:
+        """The daemon has no descriptor for a new connection: nobody who comes is answered meanwhile."""
+        self.starved = True
+        self.starvations += 1
+        try:
+            yield
+        finally:
+            self.starved = False
 
     # ---- judging -------------------------------------------------------------------------------
 
     async def check_running(self) -> None:
         """Every second, while everything happens."""
-        begun = time.monotonic()
+        if self.starved:
+            return
+        begun, starvations = time.monotonic(), self.starvations
+        health, status = {}, {}
         with trio.move_on_after(ANSWER_S) as scope:
-            health = await self.it.get_json("/health")
-            status = await self.it.status()
+            try:
+                health = await self.it.get_json("/health")
+                status = await self.it.status()
+            except (OSError, EOFError, ValueError, trio.BrokenResourceError) as exc:
+                if self.starvations == starvations:
+                    raise Breach(f"/health or status broke off: {exc!r}") from exc
+        if self.starvations != starvations:
+            return  # without descriptors, new connections wait, or make room for others
         if scope.cancelled_caught:
             raise Breach(f"/health and status took over {ANSWER_S} s")
         self.worst_health_s = max(self.worst_health_s, time.monotonic() - begun)
@@ -115,7 +145,7 @@ class Books:
                     raise Breach(f"{ended} records for {self.posts} POSTs")
                 await trio.sleep(0.05)
         await self._expect_permutations()
-        self._expect_log_lines()
+        await self._expect_log_lines()
         self._expect_bytes()
         self._expect_one_engine()
         await self._expect_idle_figures()
@@ -135,19 +165,31 @@ class Books:
         assert [record["seq"] for record in records] == numbers
         assert sorted(record["arrival_seq"] for record in records) == numbers
 
-    def _expect_log_lines(self) -> None:
-        """JSONL lines of this daemon's records, all of them whole."""
-        lines = 0
-        path = Path(self.it.config["request_log_path"])
-        for file in sorted(path.parent.glob(path.name + "*")):
+    async def _expect_log_lines(self) -> None:
+        """Whole lines, and of this daemon as many as records less the drops that it has counted."""
+        with trio.move_on_after(SETTLE_S):
+            while True:
+                figures = (await self.it.metrics())["request_log"]
+                told = Counter(self._instances_in_log())
+                self.lines, self.drops = told[figures["instance_id"]], figures["write_drops"]
+                if self.lines + self.drops == self.posts:
+                    break
+                await trio.sleep(0.05)
+        assert self.lines + self.drops == self.posts, (
+            f"{self.lines} lines and {self.drops} counted drops of {self.posts} records"
+        )
+        # A killed daemon may lose what it had not written; it never writes more than there was.
+        assert sum(told.values()) <= self.posts_before + self.posts
+
+    def _instances_in_log(self) -> Iterator[str]:
+        """The daemon's instance of each line, wherever fate has put the file."""
+        root = self.log_directory.parent
+        for file in root.glob(f"{self.log_directory.name}*/requests.jsonl*"):
             if file.suffix != ".lock":
                 content = file.read_bytes()
-                assert content.endswith(b"\n") or not content
-                for line in content.splitlines():
-                    json.loads(line)
-                    lines += 1
-        # A killed daemon may lose what it had not written; it never writes more than there was.
-        assert lines <= self.posts_before + self.posts
+                # The last line may be on its way.
+                for line in content.split(b"\n")[:-1]:
+                    yield json.loads(line)["request_id"].rpartition("-")[0]
 
     def _expect_bytes(self) -> None:
         stamps = self.it.stamps()

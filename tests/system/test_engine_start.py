@@ -467,7 +467,9 @@ async def test_a_host_without_room_for_a_private_folder_fails_the_load_and_not_t
     by_file: DaemonUnderTest,
 ) -> None:
     async with visiting(by_file) as it:
-        assert (await it.on("plain"))["ok"]  # Python settles on TMPDIR when it first makes a folder there
+        assert (await it.on("plain"))[
+            "ok"
+        ]  # Python settles on TMPDIR when it first makes a folder there
         await _unload(it)
         with _unwritable_temporary_directory(it):
             done = await it.on("plain")
