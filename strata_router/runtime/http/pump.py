@@ -40,8 +40,8 @@ class Pump:
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         fd = sock.fileno()
-        stream = self._streams[fd] = _Stream(step, trio.lowlevel.current_task())
         self._epoll.register(fd, select.EPOLLIN)
+        stream = self._streams[fd] = _Stream(step, trio.lowlevel.current_task())
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self._forget(fd)
