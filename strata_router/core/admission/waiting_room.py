@@ -130,10 +130,7 @@ class WaitingRoom:
         """The most urgent tier that has a ticket."""
         if not self._waiting:
             return None
-        for tier, queue in self._tiers.items():
-            if len(queue.order) > 0:
-                return tier
-        return None
+        return next(tier for tier, queue in self._tiers.items() if len(queue.order) > 0)
 
     def walk_due(self) -> Iterator[Waiting]:
         """The due tickets of every tier, oldest first."""
