@@ -1,9 +1,9 @@
 """The one place that calls the Scheduler: facts in, decisions carried out, one timer.
 
 Exchanges, the engine supervisor and the operator drop facts into an inbox (synchronously, from
-anywhere in trio's thread) and wait for events that the coordinator's task sets. A departure is therefore
-always seen before a decision that would have used the departed (contract 7: a ticket is granted to a
-client that is still there, or not at all).
+anywhere in trio's thread) and wait for events that the coordinator's task sets. Before it decides about
+anybody who waits it has the watcher look who has left: a ticket is granted to a client that is still there,
+or not at all (contract 7), whatever trio has told to whom by then.
 
 While nobody waits there is no such choice, and the way through this task would be two turns of the event
 loop for nothing: what an exchange has to say is then taken, and decided upon, as it is said.
@@ -192,8 +192,12 @@ class Coordinator:
         config: Config,
         catalog: Catalog,
         supervise: Callable[[Config, Catalog, Listener], EngineSupervisor] = EngineSupervisor,
+        *,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
+        """look: has whoever has left by now say so; ``DisconnectWatcher.look``."""
         self._catalog = catalog
+        self._look = look
         self.scheduler = Scheduler(settings(config))
         self.supervisor = supervise(config, catalog, self)
         self._inbox: deque[Fact] = deque()
@@ -253,7 +257,7 @@ class Coordinator:
             return
         self._inbox.append(fact)
         try:
-            self._turn()
+            self._turn(looks=False)
         except Exception as exc:  # a bug of ours: it ends the daemon, as in the task
             self._failure = exc
         if self._failure or self._inbox or self._deadline_s() < self._sleeps_until_s:
@@ -377,27 +381,32 @@ class Coordinator:
         """Serve until cancelled. Runs the supervisor too, and outlives it by nothing."""
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self.supervisor.run)
-            while True:
-                # First, so that a fact that is posted on the way is not slept over.
-                self._wake = trio.Event()
-                self._turn()
-                # A deadline that moves away meanwhile is slept until all the same; looking is cheap.
-                self._sleeps_until_s = self._deadline_s()
-                with trio.move_on_at(self._sleeps_until_s) as hold:
-                    await self._wake.wait()
-                if self._failure is not None:
-                    raise self._failure
-                if hold.cancelled_caught:
-                    # Whoever has left by now is heard first: the first checkpoint has trio look at the
-                    # sockets, the second gives the watcher its turn.
-                    await trio.lowlevel.checkpoint()
-                    await trio.lowlevel.checkpoint()
+            try:
+                await self._take_turns()
+            finally:
+                self._nursery = (
+                    None  # exchanges may outlive this by a moment; nothing is decided for them
+                )
 
-    def _turn(self) -> None:
-        """Take the facts, then decide and carry out."""
+    async def _take_turns(self) -> None:
+        while True:
+            # First, so that a fact that is posted on the way is not slept over.
+            self._wake = trio.Event()
+            if self._failure is not None:
+                raise self._failure
+            self._turn(looks=True)
+            # A deadline that moves away meanwhile is slept until all the same; looking is cheap.
+            self._sleeps_until_s = self._deadline_s()
+            with trio.move_on_at(self._sleeps_until_s):
+                await self._wake.wait()
+
+    def _turn(self, *, looks: bool) -> None:
+        """Hear who has left if anybody could wait, take the facts, then decide and carry out."""
         self._in_turn = True
         try:
             now = trio.current_time()
+            if looks:
+                self._look()
             while self._inbox:
                 self._inbox.popleft()(now)
             for decision in self.scheduler.take_decisions(now):

@@ -155,13 +155,13 @@ class Daemon:
     def __post_init__(self) -> None:
         config = self.config
         self.draining = False
-        self.coordinator = Coordinator(config, self.catalog)
+        self.watcher = DisconnectWatcher()
+        self.coordinator = Coordinator(config, self.catalog, look=self.watcher.look)
         tally = Tally(self.catalog.prepared_models())
         self.coordinator.observe(EngineTally(tally))
         since = EngineSince()
         self.coordinator.observe(since)
         self.ledger = Ledger(config.request_log_capacity, self.record_log, tally)
-        self.watcher = DisconnectWatcher()
         self.pump = Pump()
         self.timers = Timers()
         services = Services(

@@ -190,6 +190,9 @@ class Exchange:
         if isinstance(resolution, Refusal):
             await self._refuse(resolution)
             return
+        # An idle engine's lease would be had at once, without a turn in which the watcher could speak.
+        self._services.watcher.look()
+        await trio.lowlevel.checkpoint_if_cancelled()
         may_commit = request.stream and config.wait_when_busy
         self._place = self._enter(request, resolution)
         del request  # the place has it, so that the body is gone once it is the engine's

@@ -52,10 +52,8 @@ class Relay:
         try:
             while not self._ended:
                 if self._held_long_enough:
-                    self._held_long_enough = False
-                    if self._opening or self._reply.held:
-                        self._opening = False
-                        self._reply.let_go(moment().monotonic_s)
+                    self._held_long_enough = self._opening = False
+                    self._reply.let_go(moment().monotonic_s)
                 elif self._step():
                     await self._pump.while_readable(self._upstream.sock, self._step)
                 await self._reply.flush()
@@ -71,20 +69,18 @@ class Relay:
             if data is None:
                 break
             self._take(data)
-            if self._ended or self._reply.unsent_bytes:
+            if self._ended or self._reply.has_unsent:
                 return False
-            if self._upstream.emptied and not self._upstream.at_hand:
+            if self._upstream.emptied:
                 break
-        if not (self._opening or self._reply.held):
-            self._end_hold()
-        elif self._hold is None:
+        if self._hold is None and (self._opening or self._reply.held):
             self._hold = self._timers.at(moment().monotonic_s + HOLD_S, self._hold_is_over)
         return True
 
     def _take(self, data: bytes) -> None:
-        """One read's bytes, b"" for the end."""
+        """One read's bytes, b"" for the end; a counted or chunked body says itself that it is over."""
+        self._ended = self._upstream.ended or not data
         if not data:
-            self._ended = True
             return
         self._passed = True
         now = moment()
@@ -92,7 +88,9 @@ class Relay:
         tap.feed(data, now)
         forward, reply.held = tap.hold_done(reply.held + data)
         if forward:
+            # What is held from here on came just now and waits its own time.
             self._opening = False
+            self._end_hold()
             reply.forward(forward, now.monotonic_s)
 
     # ---- what waits for what follows -----------------------------------------------------------
@@ -103,6 +101,7 @@ class Relay:
         self._pump.release(self._upstream.sock)
 
     def _end_hold(self) -> None:
+        self._held_long_enough = False
         if self._hold is not None:
             self._hold.cancel()
             self._hold = None

@@ -55,7 +55,7 @@ class Reply:
         self._head: UpstreamHead | None = None  # begun, not yet sent
         self._event_stream = False
         self.held = b""  # [DONE], for a moment: it should leave with the end of the body
-        self.unsent_bytes = 0  # forwarded, but not all of it taken by the client yet
+        self._unsent_bytes = 0  # forwarded, but not all of it taken by the client yet
         self.model: ModelId | None = None
         self.tier: Tier | None = None
         self.committed = False
@@ -69,7 +69,12 @@ class Reply:
     @property
     def all_sent(self) -> bool:
         """Nothing that the engine said waits here for the client."""
-        return not self.held and not self.unsent_bytes
+        return not self.held and not self._unsent_bytes
+
+    @property
+    def has_unsent(self) -> bool:
+        """There is something to ``flush``: bytes of the answer, its head, a keep-alive."""
+        return self._connection.has_unsent
 
     def _own_headers(self) -> Headers:
         headers: Headers = [(b"x-strata-request-id", self._request_id.encode("ascii"))]
@@ -147,31 +152,32 @@ class Reply:
         """
         self._start_passing()
         self._last_write_s = now
+        self._unsent_bytes += len(data)
         if self._connection.send_body_now(data):
-            self._record.forwarded(self.unsent_bytes + len(data))
-            self.unsent_bytes = 0
-        else:
-            self.unsent_bytes += len(data)
+            self._all_taken()
 
     async def flush(self) -> None:
         """Wait until the client has taken all that was forwarded. Raises PeerGone."""
-        if self.unsent_bytes:
+        if self._connection.has_unsent:
             await self._connection.flush()
-            self._record.forwarded(self.unsent_bytes)
-            self.unsent_bytes = 0
+            self._all_taken()
+
+    def _all_taken(self) -> None:
+        self._record.forwarded(self._unsent_bytes)
+        self._unsent_bytes = 0
 
     def let_go(self, now: float) -> None:
         """Forward what waits: the head, or what is held. Raises PeerGone."""
-        held, self.held = self.held, b""
-        self.forward(held, now)
+        self.forward(self.held, now)
+        self.held = b""  # not before: a client that is gone has not had it
 
     async def end(self, data: bytes = b"") -> None:
         """What is held, the last bytes and the end of the body, in one write. Raises PeerGone."""
         self._start_passing()
         data, self.held = self.held + data, b""
-        self._record.forwarded(self.unsent_bytes + len(data))
-        self.unsent_bytes = 0
+        self._unsent_bytes += len(data)
         await self._connection.end_response(data)
+        self._all_taken()
         self._over()
 
     def _start_passing(self) -> None:

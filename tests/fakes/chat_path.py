@@ -191,9 +191,9 @@ class ChatPath:
             self.supervisors.append(InstantSupervisor(config, catalog, listener))
             return self.supervisors[-1]
 
-        self.coordinator = Coordinator(config, catalog, supervise)
-        self.ledger = Ledger(100, None, Tally([MODEL]))
         self.watcher = NotedWatcher()
+        self.coordinator = Coordinator(config, catalog, supervise, look=self.watcher.look)
+        self.ledger = Ledger(100, None, Tally([MODEL]))
         self.pump = Pump()
         self.timers = NotedTimers()
         self.budget = BodyBudget(config.max_buffered_body_bytes)

@@ -135,6 +135,12 @@ class House:
     supervisor: ScriptedSupervisor
     nursery: trio.Nursery
     arrivals: int = 0
+    leaving: list[Callable[[], None]] = field(default_factory=list)
+
+    def look(self) -> None:
+        """As the watcher does: who has left is told now."""
+        while self.leaving:
+            self.leaving.pop()()
 
     @property
     def asked(self) -> list[str]:
@@ -188,10 +194,12 @@ async def house(**keys: Any) -> AsyncIterator[House]:
         made.append(ScriptedSupervisor(*arguments))
         return made[0]
 
-    coordinator = Coordinator(config, Catalog(config, {}), supervise)
+    found: list[House] = []
+    coordinator = Coordinator(config, Catalog(config, {}), supervise, look=lambda: found[0].look())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(coordinator.run)
         it = House(coordinator, made[0], nursery)
+        found.append(it)
+        nursery.start_soon(coordinator.run)
         await it.settle()
         yield it
         nursery.cancel_scope.cancel()
@@ -437,6 +445,62 @@ async def test_a_lease_that_ends_in_quiet_times_starts_the_idle_time(
         assert it.asked == ["load a"]
         await trio.sleep(0.2)
         assert it.asked == ["load a", "unload"]
+
+
+async def test_who_leaves_in_the_instant_of_arrival_causes_no_switch(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with house(model_grace_ms=0) as it:
+        await it.leave(await it.serving(A))
+        it.enter_now(B, tier=Tier.PRIORITY).place.leave()
+        await it.settle()
+        assert it.asked == ["load a"]
+
+
+async def test_legacy_headers_that_arrive_while_nobody_waits_free_the_lock(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    async with house(wait_when_busy=False, max_pending=4, queue_ms=1000) as it:
+        first = await it.serving(A)
+        first.place.headers_arrived()
+        await it.settle()
+        assert (await it.enter(A)).has_engine
+
+
+async def test_who_has_left_is_heard_before_a_decision_whoever_was_told_of_it(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    """At a deadline, and when a lease ends: the departure lies with the kernel in both cases."""
+    async with house(model_grace_ms=1000) as it:
+        first, waiting = await it.serving(A), await it.enter(B)
+        await it.leave(first)
+        it.leaving.append(waiting.place.leave)
+        await trio.sleep(2)
+        assert it.asked == ["load a"]
+    async with house(model_grace_ms=0) as it:
+        first, waiting = await it.serving(A), await it.enter(B)
+        it.leaving.append(waiting.place.leave)
+        await it.leave(first)
+        assert it.asked == ["load a"]
+
+
+async def test_a_bug_that_shows_in_the_instant_of_a_deadline_is_not_slept_over(
+    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def arrive_at_the_deadline() -> None:
+        async with house(idle_ms=1000) as it:
+            await it.leave(await it.serving(A))
+            await trio.sleep(1)
+            monkeypatch.setattr(Scheduler, "arrive", fail)
+            it.enter_now(A)
+            await trio.sleep(60)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await arrive_at_the_deadline()
+    assert caught.group_contains(ZeroDivisionError)
 
 
 async def test_what_is_said_while_a_fact_is_taken_is_taken_after_it(

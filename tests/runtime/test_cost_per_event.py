@@ -22,6 +22,7 @@ import trio.testing
 
 from strata_router.runtime.exchange import Exchange
 from strata_router.runtime.http.connection import ClientConnection
+from strata_router.runtime.relay import HOLD_S
 from tests.fakes.chat_path import ChatPath, chat_path
 from tests.runtime.http.raw import post
 from tests.system.harness import CHAT, chat_body
@@ -166,7 +167,9 @@ async def calls_of(streams: int, work: Callable[[Streams], None]) -> Calls:
     ):
         await running.open(path, nursery, streams)
         await trio.to_thread.run_sync(running.lockstep, WARM_UP * streams)
-        # The last event is out, but its exchange may not yet be back where it waits.
+        # The last event is out, but its exchange may not yet be back where it waits; and the timers of what
+        # streams held at their beginning are swept out when they would have been due.
+        await trio.sleep(2 * HOLD_S)
         await trio.testing.wait_all_tasks_blocked()
         with calls.counting():
             await trio.to_thread.run_sync(work, running)

@@ -245,6 +245,11 @@ class ClientConnection:
         self._backlog = data[sent:]
         return not self._backlog
 
+    @property
+    def has_unsent(self) -> bool:
+        """Bytes wait here that the kernel did not take."""
+        return bool(self._backlog)
+
     async def flush(self) -> None:
         """Wait until the client has taken what ``send_body_now`` could not send. Raises PeerGone."""
         data, self._backlog = self._backlog, b""
@@ -267,7 +272,12 @@ class ClientConnection:
         False, and nothing sent, when the owner is in the middle of a write or the kernel's buffer is
         full: such a client has bytes to read and needs no keep-alive. Raises PeerGone.
         """
-        if self._writing or self._backlog:
+        if self._writing:
+            return False
+        if self._backlog:
+            # Nobody but us may be there to send it: the engine is silent.
+            self._backlog = self._backlog[sockets.send_now(self.sock, self._backlog) :]
+        if self._backlog:
             return False
         data = self._framed(payload)
         sent = sockets.send_now(self.sock, data)

@@ -16,7 +16,8 @@ import trio
 class DisconnectWatcher:
     """Calls back, once, when a watched client's side of the connection is closed.
 
-    Callbacks run in the watcher's task; they must not block and must not raise.
+    Callbacks run in the watcher's task, or in the one that calls ``look``; they must not block and must
+    not raise.
     """
 
     def __init__(self) -> None:
@@ -37,15 +38,21 @@ class DisconnectWatcher:
         if watched and not self._epoll.closed:
             self._epoll.unregister(sock.fileno())
 
+    def look(self) -> None:
+        """Report who has left by now, without a turn of the loop; after ``run`` has ended, nobody."""
+        if self._epoll.closed:
+            return
+        for fd, _ in self._epoll.poll(0):
+            callback = self._callbacks.get(fd)
+            if callback is not None:
+                callback()
+
     async def run(self) -> None:
         """Report departures until cancelled; one task per daemon runs this."""
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
-                for fd, _ in self._epoll.poll(0):
-                    callback = self._callbacks.get(fd)
-                    if callback is not None:
-                        callback()
+                self.look()
         finally:
             self._epoll.close()
 

@@ -3,7 +3,7 @@
 import math
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -16,7 +16,8 @@ from strata_router.runtime.http import sockets
 from strata_router.runtime.http.connection import ClientConnection, Limits
 from strata_router.runtime.http.server import Server
 from strata_router.runtime.http.sockets import PeerGone
-from tests.runtime.http.raw import RawClient, get, post, serving
+from tests.runtime.http.raw import GENEROUS, RawClient, get, post, serving
+from tests.runtime.http.test_watcher import tcp_pair
 
 
 async def echo(connection: ClientConnection, head: RequestHead) -> None:
@@ -492,3 +493,57 @@ async def test_a_status_without_a_body_has_no_framing_header(status: int) -> Non
             reply = await client.reply()
             assert reply.status == status
             assert reply.headers.keys().isdisjoint({"content-length", "transfer-encoding"})
+
+
+# ---- what the kernel does not take --------------------------------------------------------------
+
+
+async def full_connection() -> tuple[ClientConnection, socket.socket]:
+    """A response whose client has not read, up to the first byte that had to wait; and its client."""
+    ours, theirs = tcp_pair()
+    theirs.setblocking(False)
+    connection = ClientConnection(sockets.adopt(ours), GENEROUS)
+    theirs.send(get())
+    assert await connection.next_head() is not None
+    connection.begin_response(200, [], None)
+    while connection.send_body_now(b"a" * 65536):
+        pass
+    return connection, theirs
+
+
+async def read_until(theirs: socket.socket, end: bytes) -> bytes:
+    got = b""
+    with trio.fail_after(5):
+        while not got.endswith(end):
+            await trio.lowlevel.wait_readable(theirs)
+            got += theirs.recv(1 << 20)
+    return got
+
+
+async def test_what_waits_goes_in_front_of_more_body_and_is_sent_once() -> None:
+    connection, theirs = await full_connection()
+    assert connection.has_unsent
+    assert not connection.send_body_now(b"b" * 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.flush)
+        got = await read_until(theirs, b"b" * 10 + b"\r\n")
+    body = got.partition(b"\r\n\r\n")[2]
+    pieces = body.count(b"10000\r\n")
+    assert body == (b"10000\r\n" + b"a" * 65536 + b"\r\n") * pieces + b"a\r\n" + b"b" * 10 + b"\r\n"
+    assert connection.send_body_now(b"c")
+    assert await read_until(theirs, b"1\r\nc\r\n") == b"1\r\nc\r\n"
+    connection.close()
+    theirs.close()
+
+
+async def test_an_interjection_goes_behind_what_waits_once_there_is_room() -> None:
+    connection, theirs = await full_connection()
+    assert not connection.interject(b": keepalive\n\n"), "no room"
+    while not connection.interject(b": keepalive\n\n"):
+        with suppress(BlockingIOError):
+            theirs.recv(1 << 20)
+        await trio.lowlevel.checkpoint()
+    got = await read_until(theirs, b"d\r\n: keepalive\n\n\r\n")
+    assert got.endswith(b"a\r\nd\r\n: keepalive\n\n\r\n")
+    connection.close()
+    theirs.close()
