@@ -349,6 +349,18 @@ async def test_an_event_stream_with_a_length_may_still_get_an_error_event() -> N
         assert (await visit.record())["reason"] == "upstream_error"
 
 
+async def test_a_stream_that_speaks_needs_no_keepalives() -> None:
+    async def script(stream: trio.SocketStream) -> None:
+        await stream.send_all(SSE_HEAD)
+        for _ in range(16):
+            await stream.send_all(TOKEN)
+            await trio.sleep(0.1)
+        await stream.send_all(DONE)
+
+    async with visiting(script, keepalive_ms=1000) as visit:
+        assert (await visit.reply()).body == 16 * TOKEN + DONE
+
+
 async def test_a_keepalive_does_not_overtake_what_is_held() -> None:
     """Held bytes may belong to an event that the client has in part."""
     start, rest = DONE[:9], DONE[9:]

@@ -133,6 +133,37 @@ async def test_a_whole_batch_and_the_end_cut_the_rest_short(
     assert numbers_in(path) == list(range(1, BATCH_LINES + 3))
 
 
+async def test_a_batch_that_came_during_a_trip_is_not_rested_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_log, "REST_S", 600.0)
+    disk = HungDisk()
+    async with running(log_at(path, disk.calls)) as log:
+        log.put(line(1))
+        await disk.until_it_hangs()
+        for number in range(2, BATCH_LINES + 2):
+            log.put(line(number))
+        disk.released.set()
+        await until_written(path, BATCH_LINES + 1)
+
+
+async def test_a_close_during_a_trip_is_not_rested_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_log, "REST_S", 600.0)
+    disk = HungDisk()
+    log = log_at(path, disk.calls)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.run)
+            log.put(line(1))
+            await disk.until_it_hangs()
+            nursery.start_soon(log.close, 60.0)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.released.set()
+    assert numbers_in(path) == [1]
+
+
 async def test_what_was_put_before_the_writer_ran_is_written(path: Path) -> None:
     log = log_at(path)
     log.put(line(1))

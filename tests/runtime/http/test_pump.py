@@ -24,19 +24,23 @@ async def pumping() -> AsyncIterator[Pump]:
 
 @dataclass
 class Stream:
-    """A socket that a task has pumped. verdict: what a step says of these bytes, or raises."""
+    """A socket that a task has pumped. verdict: what a step says of these bytes, or raises.
+
+    bite_bytes: how much a step takes.
+    """
 
     verdict: Callable[[bytes], bool]
     ends: tuple[socket.socket, socket.socket] = field(default_factory=tcp_pair)
     got: list[bytes] = field(default_factory=list)
     over: bool = False
+    bite_bytes: int = 100
 
     @property
     def engine(self) -> socket.socket:
         return self.ends[1]
 
     def step(self) -> bool:
-        self.got.append(self.ends[0].recv(100))
+        self.got.append(self.ends[0].recv(self.bite_bytes))
         return self.verdict(self.got[-1])
 
     async def run(self, pump: Pump) -> None:
@@ -68,6 +72,16 @@ async def test_a_step_is_taken_for_whatever_comes_until_it_says_that_it_is_enoug
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert stream.got[-1] == b"enough"
         assert pump.streams == 0
+        stream.close()
+
+
+async def test_what_a_step_leaves_is_offered_again() -> None:
+    async with pumping() as pump:
+        stream = Stream(lambda data: data != b"c", bite_bytes=1)
+        stream.engine.sendall(b"abc")
+        with trio.fail_after(1):
+            await stream.run(pump)
+        assert stream.got == [b"a", b"b", b"c"]
         stream.close()
 
 
