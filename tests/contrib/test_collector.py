@@ -92,8 +92,11 @@ def log_files(it: DaemonUnderTest) -> list[str]:
 
 
 def last_logged(it: DaemonUnderTest) -> int | None:
-    """The seq of the newest line of the active file; None right after a rotation."""
-    lines = Path(str(it.config["request_log_path"])).read_text().splitlines()
+    """The seq of the newest line of the active file; None while it is being rotated."""
+    try:
+        lines = Path(str(it.config["request_log_path"])).read_text().splitlines()
+    except FileNotFoundError:
+        return None
     return int(json.loads(lines[-1])["seq"]) if lines else None
 
 
