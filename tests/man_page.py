@@ -33,6 +33,7 @@ def _lines() -> Iterator[str]:
     yield from (".SH NAME", f"{_text(NAME)} \\- {_text(SUMMARY)}")
     yield from (".SH SYNOPSIS", f".B {_text((parser.usage or '').strip())}")
     yield from (".SH DESCRIPTION", *_paragraphs(overview))
+    yield from (".SH OPTIONS", *_options(parser))
     yield ".SH COMMANDS"
     for name, command in _commands(parser).items():
         yield from _command(name, command)
@@ -55,14 +56,18 @@ def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argument
 def _command(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
     yield from (f".SS {_text(name)}", f".B {_text((command.usage or '').strip())}", ".PP")
     yield from _paragraphs(command.description or "")
+    yield from _options(command)
+    examples = _section(command.epilog or "", "examples")
+    if examples:
+        yield from (".PP", *_verbatim(examples))
+
+
+def _options(command: argparse.ArgumentParser) -> Iterator[str]:
     formatter = command._get_formatter()
     for action in command._actions:
         if action.help is not argparse.SUPPRESS and action.dest != "help":
             words = formatter._format_action_invocation(action)
             yield from (".TP", f".B {_text(words)}", _text(formatter._expand_help(action)))
-    examples = _section(command.epilog or "", "examples")
-    if examples:
-        yield from (".PP", *_verbatim(examples))
 
 
 def _section(epilog: str, heading: str) -> str:

@@ -109,6 +109,10 @@ Show the latest requests, oldest first: when each ended, the model that
 answered, how long it waited in the queue and for the model to load, the time to
 its first token, its prompt/completion tokens, the decode rate, how it ended. A
 dash means that it is not known.
+
+What went wrong is named with the HTTP status that the client got. Where that is
+200 (routing_off 200, upstream_error 200), the answer had begun already, and the
+client was told by an error within the stream or by its breaking off.
 """
 
 _REQUESTS_EXAMPLES = """\
@@ -125,7 +129,8 @@ waits, and the latest requests, once a second. The bars are the time in the
 queue (grey), loading (yellow), reading the prompt (blue) and generating
 (green). Leave with q. The page at / of the daemon shows the same in a browser.
 
-Needs the Python package rich: pip install 'strata-router[top]'.
+Needs the Python package rich: python -m pip install 'rich>=13', with the python
+that runs strata-router (without rich, the command says which).
 """
 
 _TOP_EXAMPLES = """\

@@ -5,6 +5,7 @@ Needs the package rich, the optional extra ``top``; nothing else of the program 
 
 import os
 import select
+import shlex
 import sys
 import termios
 import tty
@@ -24,8 +25,8 @@ RECORDS = 50
 LEAVE = "q to leave"
 
 _WITHOUT_RICH = (
-    "needs the Python package rich, which is not installed: pip install 'strata-router[top]'; "
-    "'strata-router status' shows the same once"
+    f"needs the Python package rich, which is not installed: {shlex.quote(sys.executable)} -m pip "
+    "install 'rich>=13'; 'strata-router status' shows the same once"
 )
 _WITHOUT_TERMINAL = "needs a terminal; 'strata-router status' also writes into a pipe"
 

@@ -15,6 +15,9 @@ from strata_router.core.vocabulary import AliasName, ModelId, Preparation
 
 _OWNER = "strata-router"
 
+NAMES_IN_REFUSAL = 10
+"""How many of the names on offer a client is told that asked for another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
@@ -47,6 +50,7 @@ class Catalog:
             if effective:
                 self._aliases[alias] = effective
         self._answers = self._resolve_all()
+        self._not_found = Refusal(Case.MODEL_NOT_FOUND, self._names_on_offer())
 
     def resolve(self, name: str) -> Resolution | Refusal:
         """What the name stands for, or why no request for it can be answered.
@@ -54,7 +58,7 @@ class Catalog:
         An alias whose first effective entry is not prepared still resolves while another one is: a
         loaded member may answer, but none is loaded in the first one's place.
         """
-        return self._answers.get(name) or Refusal(Case.MODEL_NOT_FOUND)
+        return self._answers.get(name) or self._not_found
 
     def is_known_name(self, name: str) -> bool:
         """Whether a record may hold the name: a configured id or alias, enabled or not."""
@@ -122,6 +126,20 @@ class Catalog:
         concrete = ((model_id, (model_id,)) for model_id in self._config.enabled_models)
         choices: list[tuple[str, tuple[ModelId, ...]]] = [*concrete, *self._aliases.items()]
         return {name: self._resolve(name, accepts) for name, accepts in choices}
+
+    def _names_on_offer(self) -> str:
+        """For a client that asked for something else: what can be answered first, aliases before ids."""
+        names = sorted(
+            (*self._aliases, *self._config.enabled_models),
+            key=lambda name: isinstance(self._answers[name], Refusal),
+        )
+        if not names:
+            return "No model of that name is offered, nor any other."
+        shown = ", ".join(names[:NAMES_IN_REFUSAL])
+        more = len(names) - NAMES_IN_REFUSAL
+        if more > 0:
+            shown += f" and {more} more"
+        return f"No model of that name is offered; /v1/models lists {shown}."
 
     def _resolve(self, name: str, accepts: tuple[ModelId, ...]) -> Resolution | Refusal:
         if not any(map(self._is_prepared, accepts)):

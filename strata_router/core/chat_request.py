@@ -9,6 +9,7 @@ Source: contract 6.1.
 
 import json
 import re
+from codecs import BOM_UTF8
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -29,8 +30,20 @@ _SPEEDS = {"fast": Tier.PRIORITY, "standard": None}
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
+class _Malformed(Exception):
+    """offset: of the byte at which the text cannot be JSON any more; its length where it ends early."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
+class _Constant(Exception):
+    """NaN or an infinity, which Python's scanner knows and JSON does not."""
+
+
 def _no_constant(_: str) -> NoReturn:
-    raise ValueError("not a JSON value")
+    raise _Constant
 
 
 # Nested objects and numbers are checked and thrown away: ``len`` keeps the scan in C and the memory flat.
@@ -72,10 +85,6 @@ class ChatRequest:
         return b"".join(self.forwarded_parts(upstream_model))
 
 
-class _Malformed(Exception):
-    pass
-
-
 def read_chat_request(body: bytes | bytearray) -> ChatRequest | Refusal:
     """Read one complete body, which must not change any more: the result refers to it.
 
@@ -89,12 +98,20 @@ def read_chat_request(body: bytes | bytearray) -> ChatRequest | Refusal:
             body.decode("utf-8")
         text = body.decode("latin-1")
         members = _scan_members(text)
-    except UnicodeDecodeError:
-        return Refusal(Case.INVALID_JSON, "The request body is not UTF-8.")
+    except UnicodeDecodeError as exc:
+        where = _where(body, exc.start)
+        return Refusal(Case.INVALID_JSON, f"The request body is not UTF-8: it goes wrong {where}.")
     except RecursionError:
         return Refusal(Case.INVALID_JSON, "The request body is nested too deeply.")
-    except (_Malformed, ValueError):
-        return Refusal(Case.INVALID_JSON)
+    except _Constant:
+        return Refusal(
+            Case.INVALID_JSON,
+            "The request body is not strict JSON: NaN and Infinity are not JSON values.",
+        )
+    except json.JSONDecodeError as exc:
+        return _not_json(body, exc.pos)
+    except _Malformed as exc:
+        return _not_json(body, exc.offset)
     if members is None:
         return Refusal(Case.INVALID_JSON, "The request body is not a JSON object.")
     watched: dict[str, object] = {}
@@ -108,6 +125,26 @@ def read_chat_request(body: bytes | bytearray) -> ChatRequest | Refusal:
         if key != "model" and key not in _REMOVED:
             kept.append(view[start:end])
     return _judge(watched, tuple(kept))
+
+
+def _not_json(body: bytes | bytearray, offset: int) -> Refusal:
+    """Says where to look and never what is there."""
+    if not body or body.isspace():
+        return Refusal(Case.INVALID_JSON, "The request body is empty; it must be a JSON object.")
+    if body.startswith(BOM_UTF8):
+        return Refusal(
+            Case.INVALID_JSON, "The request body begins with a byte-order mark; send it without."
+        )
+    mistake = (
+        f"it goes wrong {_where(body, offset)}"
+        if offset < len(body)
+        else f"it ends too early, at {len(body)} bytes"
+    )
+    return Refusal(Case.INVALID_JSON, f"The request body is not strict JSON: {mistake}.")
+
+
+def _where(body: bytes | bytearray, offset: int) -> str:
+    return f"at byte {offset + 1} of {len(body)}"
 
 
 def _judge(watched: dict[str, object], members: tuple[memoryview, ...]) -> ChatRequest | Refusal:
@@ -141,7 +178,8 @@ def _scan_members(text: str) -> list[tuple[str, object, int, int]] | None:
     """(key, value, start of key, end of value) of each top-level member; None if not an object.
 
     Values of watched keys are real where they are strings, booleans or null; numbers and objects
-    come as some int, which no watched key allows. Raises _Malformed, ValueError, RecursionError.
+    come as some int, which no watched key allows. Raises _Malformed, _Constant, JSONDecodeError,
+    RecursionError.
     """
     position = _skip_space(text, 0)
     if text[position : position + 1] != "{":
@@ -155,7 +193,7 @@ def _scan_members(text: str) -> list[tuple[str, object, int, int]] | None:
     while True:
         start = position
         if text[position : position + 1] != '"':
-            raise _Malformed
+            raise _Malformed(position)
         key, position = _DECODER.raw_decode(text, position)
         position = _expect(text, _skip_space(text, position), ":")
         value, position = _scan_value(text, position)
@@ -191,10 +229,11 @@ def _skip_space(text: str, position: int) -> int:
 def _expect(text: str, position: int, mark: str) -> int:
     """Position of what follows ``mark`` and the white space behind it."""
     if text[position : position + 1] != mark:
-        raise _Malformed
+        raise _Malformed(position)
     return _skip_space(text, position + 1)
 
 
 def _expect_end(text: str, position: int) -> None:
-    if _skip_space(text, position) != len(text):
-        raise _Malformed
+    position = _skip_space(text, position)
+    if position != len(text):
+        raise _Malformed(position)

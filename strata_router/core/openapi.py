@@ -36,6 +36,7 @@ def openapi_document(version: str) -> dict[str, Any]:
             "/metrics": {"get": _metrics()},
             "/requests": {"get": _requests()},
             "/queue": {"get": _queue()},
+            "/openapi.json": {"get": _read("This description.", {"type": "object"})},
             "/": {"get": _page()},
         },
         "components": {
@@ -178,8 +179,11 @@ def _health() -> dict[str, Any]:
 
 def _metrics() -> dict[str, Any]:
     operation = _read("Figures.", {"type": "object"}, Case.INVALID_VALUE)
-    operation["responses"]["200"]["content"]["text/plain"] = {"schema": {"type": "string"}}
-    form = {"type": "string", "enum": ["json", "prometheus"]}
+    operation["responses"]["200"]["content"] |= {
+        media_type: {"schema": {"type": "string"}}
+        for media_type in ("text/plain", "application/openmetrics-text")
+    }
+    form = {"type": "string", "enum": ["json", "prometheus", "openmetrics"]}
     operation["parameters"] = [{"name": "format", "in": "query", "schema": form}]
     return operation
 

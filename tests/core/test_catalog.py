@@ -47,6 +47,34 @@ def test_a_name_that_is_not_configured_is_not_found(name: str) -> None:
     assert refusal_case(catalog({"a": READY}).resolve(name)) is Case.MODEL_NOT_FOUND
 
 
+def refusal_message(offered: Catalog, name: str) -> str | None:
+    answer = offered.resolve(name)
+    assert isinstance(answer, Refusal)
+    return answer.message
+
+
+def test_a_name_that_is_not_offered_is_answered_with_those_that_are() -> None:
+    offered = aliased(
+        "b", models={"a": {"family": "f"}, "b": READY, "c": READY}, enabled_models=["a", "b"]
+    )
+    assert refusal_message(offered, "s3cr3t") == (
+        "No model of that name is offered; /v1/models lists f, b, a."
+    )
+
+
+def test_of_many_names_those_that_can_be_answered_are_told_first() -> None:
+    unprepared: dict[str, dict[str, Any]] = {f"x{n:02}": {"family": "f"} for n in range(11)}
+    assert refusal_message(catalog(unprepared | {"a": READY}), "zzz") == (
+        "No model of that name is offered; "
+        "/v1/models lists a, x00, x01, x02, x03, x04, x05, x06, x07, x08 and 2 more."
+    )
+
+
+def test_where_nothing_is_offered_the_refusal_says_so() -> None:
+    offered = catalog({"a": READY}, enabled_models=[])
+    assert refusal_message(offered, "a") == "No model of that name is offered, nor any other."
+
+
 def test_a_disabled_model_is_not_found() -> None:
     offered = catalog({"a": READY, "b": READY}, enabled_models=["b"])
     assert refusal_case(offered.resolve("a")) is Case.MODEL_NOT_FOUND

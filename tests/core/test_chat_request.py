@@ -147,8 +147,44 @@ def test_what_is_not_a_strict_json_object_is_invalid_json(body: bytes) -> None:
     assert refused(body).case is Case.INVALID_JSON
 
 
+@pytest.mark.parametrize(
+    ("body", "mistake"),
+    [
+        (b"", "is empty; it must be a JSON object."),
+        (b" \r\n", "is empty; it must be a JSON object."),
+        (b'\xef\xbb\xbf{"model":"m"}', "begins with a byte-order mark; send it without."),
+        (b'{"model":"\xff"}', "is not UTF-8: it goes wrong at byte 11 of 13."),
+        (b'{"x":NaN}', "is not strict JSON: NaN and Infinity are not JSON values."),
+        (b'{"x":[{"y":-Infinity}]}', "is not strict JSON: NaN and Infinity are not JSON values."),
+        (b"{'model':'m'}", "is not strict JSON: it goes wrong at byte 2 of 13."),
+        (b"model", "is not strict JSON: it goes wrong at byte 1 of 5."),
+        (b'{"a":1 "b":2}', "is not strict JSON: it goes wrong at byte 8 of 13."),
+        (b'{"a":[1,{"b":tru}]}', "is not strict JSON: it goes wrong at byte 14 of 19."),
+        ('{"é":?}'.encode(), "is not strict JSON: it goes wrong at byte 7 of 8."),
+        (b'{"model":"m"} x', "is not strict JSON: it goes wrong at byte 15 of 15."),
+        (b'{"model":"m"', "is not strict JSON: it ends too early, at 12 bytes."),
+        (b'{"model":', "is not strict JSON: it ends too early, at 9 bytes."),
+        (b'["model"]', "is not a JSON object."),
+    ],
+)
+def test_the_refusal_says_what_is_wrong_and_where(body: bytes, mistake: str) -> None:
+    for sent in (body, bytearray(body)):
+        refusal = read_chat_request(sent)
+        assert isinstance(refusal, Refusal)
+        assert refusal.message == f"The request body {mistake}"
+
+
 def test_messages_never_repeat_what_was_sent() -> None:
-    for body in (b'{"model":"SECRET","stream":"SECRET"}', b"SECRET", b'{"SECRET":1}'):
+    for body in (
+        b'{"model":"SECRET","stream":"SECRET"}',
+        b"SECRET",
+        b'{"SECRET":1}',
+        b'{"SECRET":"\\qSECRET"}',
+        b'{"SECRET',
+        b'{"SECRET":SECRET}',
+        b'{"SECRET":NaN}',
+        b'{"SECRET":"\xff"}',
+    ):
         assert b"SECRET" not in refused(body).json_body()
 
 

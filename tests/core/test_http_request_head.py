@@ -12,6 +12,7 @@ from strata_router.core.http.request_head import (
     HeadFault,
     HeadParser,
     RequestHead,
+    check_beginning,
     head_end,
     parse_head,
 )
@@ -100,6 +101,26 @@ def test_every_form_of_target(target: str, path: str, query: bytes) -> None:
 )
 def test_ambiguous_or_broken_headers_are_a_bad_request(lines: tuple[str, ...]) -> None:
     assert fault(*lines) is Case.BAD_REQUEST
+
+
+@pytest.mark.parametrize("first", range(256))
+def test_what_can_begin_no_method_is_refused_at_its_first_byte(first: int) -> None:
+    """As the whole head would be: h11 is the model."""
+    whole = bytes([first]) + b"ET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    try:
+        parse_head(whole)
+    except HeadFault:
+        with pytest.raises(HeadFault) as caught:
+            check_beginning(first)
+        assert caught.value.refusal.case is Case.BAD_REQUEST
+    else:
+        check_beginning(first)
+
+
+def test_tls_is_told_which_scheme_to_use() -> None:
+    with pytest.raises(HeadFault) as caught:
+        check_beginning(0x16)
+    assert caught.value.refusal.message == "This port speaks plain HTTP, not TLS; use http://."
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,17 @@ def test_the_queue_has_the_fields_that_the_overview_gives_and_optional_records()
     assert schema["properties"]["engine"]["required"] == list(BUSY.to_mapping()["engine"])
 
 
+def test_the_metrics_have_every_form_that_may_be_asked_for() -> None:
+    operation = DOCUMENT["paths"]["/metrics"]["get"]
+    (parameter,) = operation["parameters"]
+    assert parameter["schema"]["enum"] == ["json", "prometheus", "openmetrics"]
+    assert list(operation["responses"]["200"]["content"]) == [
+        "application/json",
+        "text/plain",
+        "application/openmetrics-text",
+    ]
+
+
 def test_it_says_whose_version_it_describes() -> None:
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"]["version"] == "1.2.3"

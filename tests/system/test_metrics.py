@@ -80,6 +80,8 @@ def named(found: Series, name: str) -> dict[tuple[str, ...], float]:
         ("?format=prometheus", (), TEXT),
         ("?format=prometheus", ("Accept: application/json",), TEXT),
         ("?format=prometheus", ("Accept: application/openmetrics-text",), OPEN),
+        ("?format=openmetrics", (), OPEN),
+        ("?format=openmetrics", ("Accept: application/json",), OPEN),
         ("?format=json", ("Accept: text/plain",), JSON),
         ("/?x=1&format=prometheus", (), TEXT),
     ],
@@ -107,7 +109,7 @@ async def test_an_unknown_format_is_refused_with_what_is_allowed(
         assert reply.status == 400
         error = json.loads(reply.body)["error"]
         assert error["code"] == "invalid_value"
-        assert "json or prometheus" in error["message"]
+        assert "json, prometheus or openmetrics" in error["message"]
 
 
 async def test_the_json_form_has_the_contract_s_keys_in_its_order(shared: DaemonUnderTest) -> None:

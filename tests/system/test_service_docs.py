@@ -45,6 +45,10 @@ def test_the_manual_page_is_laid_out_without_a_warning() -> None:
         assert words in shown.stdout
 
 
+def test_the_manual_page_has_the_options_of_no_command() -> None:
+    assert ".SH OPTIONS\n.TP\n.B \\-\\-version\n" in man_page()
+
+
 def test_the_manual_page_has_every_command() -> None:
     page = man_page()
     for command in ("status", "off", "on", "requests", "check", "daemon", "demo"):

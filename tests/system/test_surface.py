@@ -15,7 +15,15 @@ from tests.system.harness import CHAT, DaemonUnderTest, chat_body, daemon
 from tests.system.shared import running, visiting
 from tests.system.wire import error_of
 
-READ_ONLY = ["/v1/models", "/v1/models/a", "/health", "/metrics", "/requests", "/queue"]
+READ_ONLY = [
+    "/v1/models",
+    "/v1/models/a",
+    "/health",
+    "/metrics",
+    "/requests",
+    "/queue",
+    "/openapi.json",
+]
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +132,15 @@ async def test_a_misspelt_chat_path_is_answered_with_the_right_one(
         assert reply.status == 404
         assert error_of(reply)["message"].endswith(f"did you mean {CHAT}?")
         assert "location" not in reply.headers
+
+
+async def test_a_path_like_none_is_told_of_every_path(shared: DaemonUnderTest) -> None:
+    async with visiting(shared) as it:
+        client = await it.connect()
+        await client.send(get("/v2/zzz"))
+        message = error_of(await client.reply())["message"]
+        for path in {*READ_ONLY, CHAT} - {"/v1/models/a"}:
+            assert path in message
 
 
 async def test_options_is_answered_at_once_and_grants_nothing(shared: DaemonUnderTest) -> None:

@@ -4,6 +4,7 @@ Raises HeadFault with the refusal to send; a head that never parses leaves no re
 """
 
 import re
+import string
 from dataclasses import dataclass, replace
 
 import h11
@@ -20,6 +21,11 @@ CONTENT_LENGTH_DIGITS = 18
 
 REMEMBERED_BYTES = 4096
 """Longest head that a connection keeps for comparison; clients' own are a tenth of that."""
+
+_TLS_HANDSHAKE = 0x16
+
+_TOKEN = frozenset(b"!#$%&'*+-.^_`|~" + string.digits.encode() + string.ascii_letters.encode())
+"""What a method may consist of (RFC 9110 5.6.2)."""
 
 _CONTENT_LENGTH = re.compile(
     rb"\r\n[Cc]ontent-[Ll]ength: ([0-9]{1,%d})\r\n" % CONTENT_LENGTH_DIGITS
@@ -94,6 +100,17 @@ def head_end(buffer: bytes | bytearray, scanned_bytes: int) -> int:
             )
         )
     return end
+
+
+def check_beginning(first: int) -> None:
+    """Refuse at its first byte what can become no head, instead of waiting for a blank line that will
+    not come: who meant https would see a connection that hangs. Raises HeadFault."""
+    if first == _TLS_HANDSHAKE:
+        raise HeadFault(
+            Refusal(Case.BAD_REQUEST, "This port speaks plain HTTP, not TLS; use http://.")
+        )
+    if first not in _TOKEN:
+        raise _malformed("it does not begin with a method")
 
 
 def parse_head(raw: bytes) -> RequestHead:

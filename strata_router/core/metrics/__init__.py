@@ -1,4 +1,4 @@
-"""The figures of the daemon: what is counted, and what ``GET /metrics`` shows of it in both forms."""
+"""The figures of the daemon: what is counted, and what ``GET /metrics`` shows of it, as JSON and as text."""
 
 from strata_router.core.metrics.families import FAMILIES, Family, Kind
 from strata_router.core.metrics.figures import DaemonFigures, RequestLogFigures

@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 import trio
 
 from strata_router.core.http.framing import LAST_CHUNK, BodyReader, FramingFault, chunk
-from strata_router.core.http.request_head import HeadFault, HeadParser, RequestHead, head_end
+from strata_router.core.http.request_head import (
+    HeadFault,
+    HeadParser,
+    RequestHead,
+    check_beginning,
+    head_end,
+)
 from strata_router.core.http.response_head import Headers, render_head
 from strata_router.core.refusal import Case, Refusal
 from strata_router.runtime.http import sockets
@@ -111,6 +117,7 @@ class ClientConnection:
 
     async def _rest_of_head(self) -> int:
         """Where the head ends in the buffer, once it is there; -1 when the client ended before."""
+        check_beginning(self._buffer[0])
         end = -1
         with trio.move_on_after(self._limits.head_s) as scope:
             while end < 0:

@@ -138,8 +138,13 @@ def _metrics_form(parameter: str | None, accept: list[str]) -> TextForm | Refusa
             return None
         case "prometheus":
             return TextForm(preferred(wishes, tuple(TextForm)) or TextForm.PROMETHEUS)
+        case "openmetrics":
+            return TextForm.OPENMETRICS
         case _:
-            return Refusal(Case.INVALID_VALUE, "The parameter 'format' must be json or prometheus.")
+            return Refusal(
+                Case.INVALID_VALUE,
+                "The parameter 'format' must be json, prometheus or openmetrics.",
+            )
 
 
 def _not_found(path: str) -> Refusal:
@@ -154,7 +159,7 @@ def _not_found(path: str) -> Refusal:
     return Refusal(
         Case.NOT_FOUND,
         "There is no such path; this server has POST /v1/chat/completions and GET /v1/models, "
-        "/health, /metrics, /requests, /queue and the page at /.",
+        "/health, /metrics, /requests, /queue, /openapi.json and the page at /.",
     )
 
 

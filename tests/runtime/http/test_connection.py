@@ -83,6 +83,37 @@ async def test_blank_lines_before_a_request_are_ignored() -> None:
         assert (await client.reply()).body == b"GET /2 "
 
 
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"use http://"),
+        (b"\r\n\x16", b"use http://"),
+        (b"\x00\x00", b"does not begin with a method"),
+        (b"\xff", b"does not begin with a method"),
+    ],
+)
+async def test_what_cannot_become_a_request_is_refused_without_waiting_for_the_rest(
+    sent: bytes, words: bytes
+) -> None:
+    """Waiting would end in a 408."""
+    async with serving(echo) as serving_:
+        client = await serving_.connect()
+        await client.send(sent)
+        reply = await client.reply()
+        assert (reply.status, reply.headers["connection"]) == (400, ["close"])
+        assert words in reply.body
+        assert await client.at_eof()
+
+
+async def test_a_head_that_comes_byte_by_byte_is_waited_for() -> None:
+    async with serving(echo) as serving_:
+        client = await serving_.connect()
+        for byte in b"\r\n" + get("/slow"):
+            await client.send(bytes([byte]))
+            await trio.testing.wait_all_tasks_blocked()
+        assert (await client.reply()).body == b"GET /slow "
+
+
 async def test_a_chunked_body_with_extensions_and_trailers_leaves_the_connection_usable() -> None:
     async with serving(echo) as serving_:
         client = await serving_.connect()
