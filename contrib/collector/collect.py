@@ -54,20 +54,20 @@ class Collector:
         if page["instance_id"] != self.instance_id:
             # This page was cut with the old cursor. The last records before the restart are in the files.
             self.fill_from_files()
-            with self.db:
-                self.move_cursor(page["instance_id"], 0)
+            self.commit([], page["instance_id"], 0)
             self.lost = 0
             return True
-        with self.db:
-            self.store(page["records"])
-            self.move_cursor(self.instance_id, page["next_seq"])
+        self.commit(page["records"], self.instance_id, page["next_seq"])
         if self.missing() > self.lost:
             self.fill_from_files()
         return len(page["records"]) == PAGE
 
-    def move_cursor(self, instance_id: str, after: int) -> None:
+    def commit(self, records: list[dict[str, Any]], instance_id: str, after: int) -> None:
+        """Store records and cursor, both or neither; the next question follows what is on disk."""
+        with self.db:
+            self.store(records)
+            self.db.execute("INSERT OR REPLACE INTO cursor VALUES (1, ?, ?)", (instance_id, after))
         self.instance_id, self.after = instance_id, after
-        self.db.execute("INSERT OR REPLACE INTO cursor VALUES (1, ?, ?)", (instance_id, after))
 
     def store(self, records: Iterable[dict[str, Any]]) -> int:
         """Returns the highest seq of this instance among them."""
@@ -124,14 +124,32 @@ def main() -> None:
     parser.add_argument("--log", help="request_log_path of the daemon")
     parser.add_argument("--interval", type=float, default=10, help="seconds between two questions")
     asked = parser.parse_args()
-    collector = Collector(asked.database, asked.url, asked.log)
+    if asked.log is not None and (fault := log_fault(asked.log)):
+        print(f"--log {asked.log}: {fault}", file=sys.stderr)
+    try:
+        collector = Collector(asked.database, asked.url, asked.log)
+    except sqlite3.Error as failure:
+        sys.exit(f"{asked.database}: {failure}; give the path of a database that can be written")
     while True:
         try:
             if collector.poll():
                 continue
+        except (
+            sqlite3.Error
+        ) as failure:  # a full disk, another collector; nothing of the page is kept
+            print(f"{asked.database}: {failure}", file=sys.stderr)
         except (OSError, ValueError, KeyError) as failure:  # not running, restarting, somebody else
             print(f"{asked.url}: {failure}", file=sys.stderr)
         time.sleep(asked.interval)
+
+
+def log_fault(path: str) -> str | None:
+    """Why nothing can be taken from the log files now; no reason to stop, the daemon may yet make them."""
+    try:
+        with open(path, "rb"):
+            return None
+    except OSError as failure:
+        return f"{failure.strerror}; is it the daemon's request_log_path, and may this account read it?"
 
 
 if __name__ == "__main__":

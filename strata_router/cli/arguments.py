@@ -141,7 +141,8 @@ examples:
 
 _CHECK = """\
 Read a configuration file and the profiles it names, report every problem, and
-show what would be served. Starts nothing and changes nothing.
+show what would be served. Starts nothing and changes nothing. Ends with a
+verdict. Status 1: the daemon would refuse to start, 2: the file has problems.
 """
 
 _DAEMON = """\

@@ -1,26 +1,25 @@
 """``strata-router check CONFIG``: what is wrong with a configuration, or how far it is prepared.
 
 Starts nothing and changes nothing. Reads the configuration as the daemon does, then looks at what it
-would meet on this machine as the user that runs the command. Called by ``cli.main``.
+would meet on this machine (``cli.check_machine``), and ends with a verdict. Called by ``cli.main``.
 """
 
 import os
-import stat
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
+from strata_router.cli.check_machine import Machine, engine_fault, look_around
 from strata_router.core.catalog import Catalog
 from strata_router.core.config import Config, ConfigError, ModelEntry
-from strata_router.runtime import procfs
+from strata_router.core.vocabulary import ModelId, Preparation
 from strata_router.runtime.config_file import Loaded, load_config
-from strata_router.runtime.control_endpoint import directory_problem
 
 _OK = 0
 _FAILED = 1
 _BAD_CONFIG = 2
 
-_FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_NAMED_MODELS = 3
+"""Models that the verdict names; the table has them all."""
 
 Row = Sequence[str]
 
@@ -28,8 +27,8 @@ Row = Sequence[str]
 def run(config_path: str | os.PathLike[str], out: TextIO, err: TextIO) -> int:
     """Print every problem to ``err``, one a line, or the report to ``out``; the exit status.
 
-    0 for a usable configuration, whatever the report says of this machine; 2 for problems; 1 when
-    the reader of the output went away.
+    0 for a configuration with which the daemon would start, be it without a model; 1 where it would
+    refuse to on this machine, and when the reader of the output went away; 2 for problems.
     """
     try:
         try:
@@ -38,10 +37,14 @@ def run(config_path: str | os.PathLike[str], out: TextIO, err: TextIO) -> int:
             _print_lines(map(str, exc.problems), err)
             return _BAD_CONFIG
         _print_lines((f"warning: {warning}" for warning in loaded.warnings), err)
-        _print_lines(_report(loaded), out)
+        catalog = Catalog(loaded.config, loaded.profiles)
+        machine = look_around(loaded.config)
+        refusals = _refusals(machine)
+        _print_lines(_report(loaded, catalog, machine), out)
+        _print_lines(("", f"verdict: {_verdict(loaded.config, catalog, machine, refusals)}"), out)
     except BrokenPipeError:
         return _FAILED
-    return _OK
+    return _FAILED if refusals else _OK
 
 
 def _print_lines(lines: Iterable[str], stream: TextIO) -> None:
@@ -51,8 +54,60 @@ def _print_lines(lines: Iterable[str], stream: TextIO) -> None:
         stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
-def _report(loaded: Loaded) -> Iterator[str]:
-    catalog = Catalog(loaded.config, loaded.profiles)
+def _refusals(machine: Machine) -> list[str]:
+    """Why the daemon would not start; what a daemon on the same control socket holds does not count,
+    for that one is to be replaced."""
+    return [
+        look.refusal
+        for look in machine.startup
+        if look.refusal is not None and not (machine.socket.in_use and look.in_use)
+    ]
+
+
+def _verdict(config: Config, catalog: Catalog, machine: Machine, refusals: Sequence[str]) -> str:
+    if refusals:
+        return "the daemon would refuse to start: " + "; ".join(refusals)
+    unusable = _unusable(config, catalog, machine)
+    lacks = [look.lack for look in machine.startup if look.lack is not None]
+    if machine.backend.lack is not None and not machine.socket.in_use:
+        lacks.append(machine.backend.lack)
+    if not config.enabled_models:
+        lacks.append("no model is offered, as enabled_models is empty")
+    elif unusable:
+        lacks.append(_unusable_words(unusable, len(config.enabled_models)))
+    would_start = "it would start"
+    if machine.socket.in_use:
+        would_start = f"{machine.socket.refusal}. After that it would start"
+    if lacks:
+        return f"{would_start}; " + "; ".join(lacks)
+    return f"{would_start}, ready" if machine.socket.in_use else "ready"
+
+
+def _unusable(config: Config, catalog: Catalog, machine: Machine) -> dict[ModelId, str]:
+    """Why no load of it can succeed, by offered model."""
+    found = {}
+    for model_id in config.enabled_models:
+        state = catalog.preparation(model_id)
+        if state is not Preparation.PREPARED_UNVERIFIED:
+            found[model_id] = f"is {state}"
+            continue
+        fault = engine_fault(config, machine, config.models[model_id].engine)
+        if fault is not None:
+            found[model_id] = f"has no engine ({fault})"
+    return found
+
+
+def _unusable_words(unusable: Mapping[ModelId, str], offered: int) -> str:
+    named = [f"{model_id} {why}" for model_id, why in list(unusable.items())[:_NAMED_MODELS]]
+    if len(unusable) > _NAMED_MODELS:
+        named.append(f"and {len(unusable) - _NAMED_MODELS} more")
+    share = f"{len(unusable)} of {offered} models cannot be used"
+    if len(unusable) == offered:
+        share = f"none of {offered} models can be used" if offered > 1 else "no model can be used"
+    return f"{share}: {', '.join(named)}"
+
+
+def _report(loaded: Loaded, catalog: Catalog, machine: Machine) -> Iterator[str]:
     config = loaded.config
     enabled = frozenset(config.enabled_models)
     yield from _columns(
@@ -72,9 +127,9 @@ def _report(loaded: Loaded) -> Iterator[str]:
         yield ""
         yield from _columns(("alias", "stands for, in this order"), _alias_rows(config, catalog))
     yield ""
-    yield from _columns(("place", "state"), _place_rows(config))
+    yield from _columns(("place", "state"), _place_rows(machine))
     yield ""
-    yield from _columns(("port", "state"), _port_rows(config))
+    yield from _columns(("port", "state"), _port_rows(config, machine))
 
 
 def _columns(heading: Row, rows: Iterable[Row]) -> Iterator[str]:
@@ -93,7 +148,12 @@ def _profile_state(model: ModelEntry, loaded: Loaded) -> str:
         return f"none needed for engine {model.engine}"
     if not model.installed:
         return "-"
-    return "; ".join(check.problems + check.notes) or "ok"
+    said = [*check.problems, *check.notes]
+    if check.other_name is not None:
+        said.append(f"the profile says '{check.other_name}'")
+    if check.problems and model.profile is not None:
+        said.append(f"the file is {model.profile}")
+    return "; ".join(said) or "ok"
 
 
 def _alias_rows(config: Config, catalog: Catalog) -> Iterator[Row]:
@@ -107,72 +167,14 @@ def _alias_rows(config: Config, catalog: Catalog) -> Iterator[Row]:
             yield ("" if place > 1 else alias, f"{place}. {model_id}")
 
 
-def _place_rows(config: Config) -> Iterator[Row]:
-    yield ("control socket", _directory_state(Path(config.control_socket).parent))
-    yield ("request log", _log_state(config.request_log_path))
-    yield ("engine log", _log_state(config.engine_log_path))
-    if config.python is not None:
-        yield ("python", _program_state(config.python))
-    if config.strata_dir is not None:
-        found = os.path.isfile(os.path.join(config.strata_dir, "serve", "server.py"))
-        lacks = f"{config.strata_dir} has no serve/server.py: not a Strata checkout"
-        yield ("strata_dir", f"{config.strata_dir} has serve/server.py" if found else lacks)
-    for engine in config.engines.values():
-        if engine.command is not None:
-            yield (f"engine {engine.name}", _program_state(engine.command))
+def _place_rows(machine: Machine) -> Iterator[Row]:
+    yield ("control socket", machine.socket.words)
+    yield ("request log", machine.request_log.words)
+    yield ("engine log", machine.engine_log.words)
+    for label, look in machine.programs.items():
+        yield (label, look.words)
 
 
-def _program_state(path: str) -> str:
-    if not os.path.isfile(path):
-        return f"{path} is missing"
-    if not os.access(path, os.X_OK):
-        return f"{path} is not executable by uid {os.geteuid()}: chmod +x {path}"
-    return f"{path} is executable"
-
-
-def _directory_state(directory: Path) -> str:
-    """Whether the daemon, run by this user, would put its control socket there."""
-    problem = directory_problem(str(directory))
-    return problem.removeprefix("control socket directory ") if problem else f"{directory} is ours"
-
-
-def _log_state(path: str | None) -> str:
-    if path is None:
-        return "off"
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        return _new_log_state(Path(path))
-    except OSError as exc:
-        return f"{path} cannot be seen: {exc.strerror}"
-    if not stat.S_ISREG(status.st_mode):
-        return f"{path} is not a regular file"
-    if not os.access(path, os.W_OK):
-        return f"{path} is not writable by uid {os.geteuid()}"
-    if status.st_mode & _FOR_OTHERS:
-        return f"{path} has mode {_mode(status)}: chmod 600 {path}"
-    return f"{path} is writable, mode {_mode(status)}"
-
-
-def _new_log_state(path: Path) -> str:
-    try:
-        status = path.parent.stat()
-    except OSError as exc:
-        return f"{path} cannot be made: its directory: {exc.strerror}"
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        return f"{path} cannot be made: its directory is not writable by uid {os.geteuid()}"
-    return f"{path} will be made, mode 0600, in a directory of mode {_mode(status)}"
-
-
-def _mode(status: os.stat_result) -> str:
-    return f"{stat.S_IMODE(status.st_mode):04o}"
-
-
-def _port_rows(config: Config) -> Iterator[Row]:
-    yield (f"{config.listen} (clients)", _port_state(config.listen.port))
-    yield (f"127.0.0.1:{config.backend_port} (engine)", _port_state(config.backend_port))
-
-
-def _port_state(port: int) -> str:
-    holder = procfs.port_holder(port)
-    return "free" if holder is None else f"held by {holder}"
+def _port_rows(config: Config, machine: Machine) -> Iterator[Row]:
+    yield (f"{config.listen} (clients)", machine.listen.words)
+    yield (f"127.0.0.1:{config.backend_port} (engine)", machine.backend.words)

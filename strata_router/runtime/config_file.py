@@ -33,9 +33,6 @@ _CONFIG_BYTES = 32 * 1024 * 1024
 
 _PROFILE_BYTES = 1024 * 1024
 _YAML_SUFFIXES = (".yaml", ".yml")
-_OTHERS_MAY_WRITE = (
-    "is writable by group or others, who could have the daemon run anything; chmod go-w"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class Loaded:
     """A usable configuration with what belongs to it on disk.
 
     profiles: one check per model that a Strata engine runs, good or bad.
-    warnings: for the log; they name keys, never paths of profiles.
+    warnings: for the operator's terminal and the log; they name keys, never paths of profiles.
     """
 
     config: Config
@@ -58,7 +55,7 @@ class _Content:
 
 
 class _Unreadable(Exception):
-    """The file's content cannot be had; the message says why, in words."""
+    """The file's content cannot be had; the message says why, in words, and not which file it is."""
 
 
 def load_config(path: str | os.PathLike[str]) -> Loaded:
@@ -72,9 +69,9 @@ def load_config(path: str | os.PathLike[str]) -> Loaded:
         is_yaml = file.suffix.lower() in _YAML_SUFFIXES
         document = read_yaml(content.data) if is_yaml else read_json(content.data)
     except (_Unreadable, SyntaxFault) as exc:
-        raise ConfigError((Problem("", str(exc)),)) from exc
+        raise ConfigError((Problem("", f"{_named(file)} {exc}"),)) from exc
     parsed = _parse(document)
-    warnings = [Problem("", _OTHERS_MAY_WRITE)] if content.others_may_write else []
+    warnings = [_others_may_write("", _named(file))] if content.others_may_write else []
     warnings += parsed.warnings
     profiles: dict[ModelId, ProfileCheck] = {}
     for model in parsed.config.models.values():
@@ -82,7 +79,7 @@ def load_config(path: str | os.PathLike[str]) -> Loaded:
             profiles[model.id], others_may_write = _check(model)
             if others_may_write:
                 path_in_config = key_path(key_path("models", model.id), "profile")
-                warnings.append(Problem(path_in_config, _OTHERS_MAY_WRITE))
+                warnings.append(_others_may_write(path_in_config, "that file"))
     return Loaded(parsed.config, tuple(warnings), profiles)
 
 
@@ -114,7 +111,8 @@ def _check(model: ModelEntry) -> tuple[ProfileCheck, bool]:
         # Strata too skips a byte order mark. Of a repeated key it too takes the last.
         document = json.loads(content.data.decode("utf-8-sig"), parse_constant=_not_json)
     except (ValueError, RecursionError):
-        check = _refused("profile is not JSON in UTF-8: run Strata's setup again")
+        fault = "is not JSON in UTF-8" if content.data.strip() else "is empty"
+        check = _refused(f"profile {fault}: run Strata's setup again")
     else:
         check = check_profile(document, model.upstream_name)
     return check, content.others_may_write
@@ -122,6 +120,20 @@ def _check(model: ModelEntry) -> tuple[ProfileCheck, bool]:
 
 def _refused(problem: str) -> ProfileCheck:
     return ProfileCheck(None, (problem,))
+
+
+def _others_may_write(path_in_config: str, file: str) -> Problem:
+    return Problem(
+        path_in_config,
+        "is writable by group or others, who could have the daemon run anything: "
+        f"chmod go-w {file}",
+    )
+
+
+def _named(file: Path) -> str:
+    """The path on one line, whatever is in it."""
+    name = str(file)
+    return name if name.isprintable() else ascii(name)
 
 
 def _not_json(_constant: str) -> NoReturn:

@@ -68,7 +68,7 @@ def read_json(content: bytes) -> Document:
         value = json.loads(text, object_pairs_hook=_Object)
     except json.JSONDecodeError as exc:
         where = f"line {exc.lineno}, column {exc.colno}"
-        raise SyntaxFault(f"is not JSON at {where}: {exc.msg}") from exc
+        raise SyntaxFault(f"is not JSON at {where}: {exc.msg}{_yaml_hint(text)}") from exc
     except RecursionError as exc:
         raise SyntaxFault("is nested too deeply") from exc
     except ValueError as exc:
@@ -96,9 +96,19 @@ def read_yaml(content: bytes) -> Document:
 
 def _decode(content: bytes) -> str:
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise SyntaxFault(f"is not UTF-8 text (byte {exc.start})") from exc
+    if not text.strip():
+        raise SyntaxFault("is empty; must hold an object, the configuration")
+    return text
+
+
+def _yaml_hint(text: str) -> str:
+    """A half-sentence for one who wrote YAML into a file that is read as JSON."""
+    if text.lstrip().startswith(("{", "[")):
+        return ""
+    return "; YAML is read only from a file whose name ends in .yaml or .yml"
 
 
 def _repetitions(document: object) -> tuple[Problem, ...]:

@@ -1,8 +1,8 @@
 """Claims the control socket's path, and gives it back: whose directory, what lies there, who listens.
 
 Everything here is synchronous and happens once, before the event loop has work; who is served on
-the socket is ``runtime.control_socket``'s business. Called by ``runtime.daemon``; the directory
-check also by ``strata-router check``.
+the socket is ``runtime.control_socket``'s business. Called by ``runtime.daemon``; ``strata-router
+check`` asks what would be found without claiming anything.
 
 Nothing that exists at the path is ever removed: a live socket belongs to another daemon, a dead one
 is evidence that a daemon was killed (its engine may still hold memory), and anything else is not
@@ -27,9 +27,17 @@ PATH_LIMIT_BYTES = 107
 
 _PROBE_S = 1.0
 
+_SHARED_PARENTS = ("/", "/dev", "/home", "/run/user", "/usr", "/var")
+"""What lies directly in these is used by more than one program; nobody should get the advice to make
+it private or to give it away."""
+
 
 class ControlSocketRefusedError(Exception):
     """The path cannot be claimed; the text names the thing, what was found and the remedy."""
+
+
+class ControlSocketInUseError(ControlSocketRefusedError):
+    """A living daemon listens there."""
 
 
 @dataclass(slots=True)
@@ -74,12 +82,7 @@ def claim_endpoint(path: str, default_path: str) -> ControlEndpoint:
     own directory is made (0700) when missing, a configured one must exist.
     Raises ControlSocketRefusedError.
     """
-    length = len(os.fsencode(path))
-    if length > PATH_LIMIT_BYTES:
-        raise ControlSocketRefusedError(
-            f"control socket path {path} has {length} bytes; Linux allows at most "
-            f"{PATH_LIMIT_BYTES}: choose a shorter control_socket"
-        )
+    _refuse_long(path)
     directory = os.path.dirname(path)
     if path == default_path:
         _make_default_directory(directory)
@@ -90,13 +93,41 @@ def claim_endpoint(path: str, default_path: str) -> ControlEndpoint:
     return _listen(path)
 
 
+def examine_endpoint(path: str, default_path: str) -> str:
+    """What ``claim_endpoint`` would find, in words; makes and removes nothing.
+
+    A living daemon at the path is called, and sees a connection that says nothing.
+    Raises ControlSocketRefusedError with what it would be refused for.
+    """
+    _refuse_long(path)
+    directory = os.path.dirname(path)
+    if path == default_path and _can_be_made(directory):
+        return f"{directory} will be made, mode 0700"
+    problem = directory_problem(directory)
+    if problem is not None:
+        raise ControlSocketRefusedError(problem)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise ControlSocketRefusedError(
+            f"control socket directory {directory} is not writable by {user_name(os.geteuid())}"
+        )
+    _refuse_what_exists(path)
+    return f"{directory} is ours, and nothing is in the way"
+
+
 def directory_problem(directory: str) -> str | None:
     """Why this directory may not hold the control socket of a daemon run by the calling user.
 
     None when it may: a directory that belongs to the user and that nobody else can enter.
     """
+    user = os.geteuid()
     try:
         found = os.stat(directory)
+    except PermissionError as failure:
+        return (
+            f"control socket directory {directory} cannot be reached by {user_name(user)}: "
+            f"{failure.strerror}; let that user through the directories above it, or choose another "
+            "control_socket"
+        )
     except OSError as failure:
         return (
             f"control socket directory {directory} cannot be used: {failure.strerror}; create it "
@@ -104,20 +135,46 @@ def directory_problem(directory: str) -> str | None:
         )
     if not stat.S_ISDIR(found.st_mode):
         return f"control socket directory {directory} is not a directory; move that file away"
-    user = os.geteuid()
-    if found.st_uid != user:
-        return (
-            f"control socket directory {directory} belongs to {user_name(found.st_uid)}, but the "
-            f"daemon runs as {user_name(user)}; run it as {user_name(found.st_uid)}, or: "
-            f"chown {user_name(user)} {directory}"
-        )
     mode = stat.S_IMODE(found.st_mode)
-    if mode & 0o077:
-        return (
-            f"control socket directory {directory} has mode {mode:04o}; group and others must have "
-            f"no permission: chmod 700 {directory}"
+    if found.st_uid != user:
+        fault = (
+            f"control socket directory {directory} belongs to {user_name(found.st_uid)}, but the "
+            f"daemon runs as {user_name(user)}"
         )
+        if _is_shared(directory, mode):
+            return f"{fault}; {_own_directory(directory, user_name(user))}"
+        return (
+            f"{fault}; run it as {user_name(found.st_uid)}, or: chown {user_name(user)} {directory}"
+        )
+    if mode & 0o077:
+        fault = (
+            f"control socket directory {directory} has mode {mode:04o}; group and others must have "
+            "no permission"
+        )
+        if _is_shared(directory, mode):
+            return f"{fault}, and others use this one: {_own_directory(directory, None)}"
+        return f"{fault}: chmod 700 {directory}"
     return None
+
+
+def _is_shared(directory: str, mode: int) -> bool:
+    """Whether the directory serves others too, so that its owner and mode must stay as they are."""
+    real = os.path.realpath(directory)
+    return (
+        bool(mode & stat.S_ISVTX)
+        or os.path.dirname(real) in _SHARED_PARENTS
+        or real == os.path.realpath(os.path.expanduser("~"))
+    )
+
+
+def _own_directory(directory: str, owner: str | None) -> str:
+    """The advice to leave a shared directory alone. owner: None where the reader is the owner."""
+    own = os.path.join(directory, "strata-router")
+    as_owner = f" -o {owner}" if owner else ""
+    return (
+        "give the socket a directory of its own, for example "
+        f"{os.path.join(own, 'control.sock')} (install -d -m 700{as_owner} {own})"
+    )
 
 
 def user_name(uid: int) -> str:
@@ -132,6 +189,21 @@ def _make_default_directory(directory: str) -> None:
     # Whatever hinders it (no parent, no permission, there already) is for directory_problem to say.
     with contextlib.suppress(OSError):
         os.mkdir(directory, 0o700)
+
+
+def _can_be_made(directory: str) -> bool:
+    return not os.path.lexists(directory) and os.access(
+        os.path.dirname(directory), os.W_OK | os.X_OK
+    )
+
+
+def _refuse_long(path: str) -> None:
+    length = len(os.fsencode(path))
+    if length > PATH_LIMIT_BYTES:
+        raise ControlSocketRefusedError(
+            f"control socket path {path} has {length} bytes; Linux allows at most "
+            f"{PATH_LIMIT_BYTES}: choose a shorter control_socket"
+        )
 
 
 def _refuse_what_exists(path: str) -> None:
@@ -167,7 +239,7 @@ def _refuse_socket(path: str) -> None:
         except OSError:
             # Not refused: somebody listens, with a full backlog or for another user only.
             owner = ""
-    raise ControlSocketRefusedError(
+    raise ControlSocketInUseError(
         f"another daemon{owner} listens on control socket {path} and was left alone; stop it "
         "first, or give this one another control_socket"
     )

@@ -60,6 +60,7 @@ class RecordLog:
         self.write_errors = 0
         self.write_drops = 0
         self.problem: str | None = None
+        self._path = path
         self._file = RecordFile(path, max_bytes, rotate_files, disk)
         self._lines: deque[bytes] = deque()
         self._lines_in_thread = 0
@@ -162,7 +163,7 @@ class RecordLog:
         if problem is None:
             log.info("the request log is written again; %d records were dropped", self.write_drops)
         else:
-            log.warning("the request log cannot be written: %s", problem)
+            log.warning("the request log %s cannot be written: %s", self._path, problem)
 
     def _end(self) -> None:
         """Synchronous, so that it happens however the writer ends."""

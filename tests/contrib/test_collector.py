@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.runtime.http.raw import post
 from tests.system.harness import CHAT, DaemonUnderTest, daemon, until
 
@@ -106,6 +108,58 @@ async def leave_records(it: DaemonUnderTest, count: int) -> None:
     for _ in range(count):
         await client.send(post(CHAT, body=b"{}"))
         assert (await client.reply()).status == 400
+
+
+def said_by(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """How a collector ends that cannot begin."""
+    command = [sys.executable, PROGRAM, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("what", ["directory", "no database"])
+def test_a_database_that_cannot_be_used_is_a_line_not_a_traceback(
+    tmp_path: Path, what: str
+) -> None:
+    database = tmp_path / "records.sqlite"
+    if what == "directory":
+        database.mkdir()
+    else:
+        database.write_text("precious, and no database at all" * 50)
+    ended = said_by(database)
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"{database}: ")
+    assert line.endswith("give the path of a database that can be written")
+
+
+async def test_a_log_that_is_not_there_is_said_at_once_and_records_are_collected(
+    tmp_path: Path,
+) -> None:
+    async with daemon(tmp_path, {"a": {}}, small_log(tmp_path)) as it:
+        real = it.config["request_log_path"]
+        it.config["request_log_path"] = str(tmp_path / "other.jsonl")
+        with collector(it) as found:
+            it.config["request_log_path"] = real
+            await leave_records(it, 2)
+            await found.until_stored(2)
+            first = found.said.splitlines()[0]
+            assert first.startswith(f"--log {tmp_path / 'other.jsonl'}: No such file or directory")
+
+
+async def test_a_database_that_another_holds_is_tried_again(tmp_path: Path) -> None:
+    async with daemon(tmp_path, {"a": {}}, small_log(tmp_path)) as it:
+        with collector(it, with_log=False) as found:
+            await leave_records(it, 1)
+            await found.until_stored(1)
+            with sqlite3.connect(found.database) as other:
+                # Another may go on reading and writing, only not commit: the last moment of all.
+                other.execute("BEGIN")
+                other.execute("SELECT * FROM records").fetchone()
+                await leave_records(it, 1)
+                await until(lambda: "database is locked" in found.said)
+                other.rollback()
+            await found.until_stored(2)
+            assert [record["seq"] for record in found.stored()] == [1, 2]
 
 
 async def test_restarts_of_both_sides_and_rotated_files_leave_no_gap(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def test_a_tier_that_waits_without_bound_is_absent() -> None:
 
 def test_a_tier_that_does_not_exist_is_a_problem() -> None:
     assert problems(document(max_wait_ms={"fast": 1})) == {
-        "max_wait_ms.fast": "is not a known key; the nearest known key is 'default'"
+        "max_wait_ms.fast": "is not a known key; none is close, the nearest known key is "
+        "'default': docs/configuration.md lists them all"
     }
 
 

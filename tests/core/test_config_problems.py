@@ -71,11 +71,13 @@ def test_every_kind_of_value_has_its_word(value: object, kind: str) -> None:
     assert kind_of(value) == kind
 
 
-def test_the_nearest_key_is_named_however_far_it_is() -> None:
+def test_the_nearest_key_is_named_but_one_that_is_far_is_not_advised() -> None:
     findings = Findings()
     known = ("max_pending", "queue_ms")
     assert findings.nearest_key("max_pendng", known) == "; the nearest known key is 'max_pending'"
-    assert findings.nearest_key("quux", known) == "; the nearest known key is 'queue_ms'"
+    assert findings.nearest_key("quux", known) == (
+        "; none is close, the nearest known key is 'queue_ms': docs/configuration.md lists them all"
+    )
 
 
 def test_only_a_similar_name_is_suggested() -> None:

@@ -92,7 +92,16 @@ def test_a_profile_without_a_name_is_refused() -> None:
 
 @pytest.mark.parametrize("value", ["M", "m ", "", 1, ["m"]])
 def test_another_name_is_refused(value: object) -> None:
-    assert refused(model_name=value).startswith("model_name differs from upstream_model")
+    assert refused(model_name=value) == (
+        "model_name differs from upstream_model 'm' in the config: make them the same"
+    )
+
+
+def test_the_other_name_is_there_for_the_terminal_if_it_is_a_plain_one() -> None:
+    assert check(model_name="other", lazy_load=True).other_name == "other"
+    assert check(model_name="m", lazy_load=True).other_name is None
+    for value in ("two words", "x" * 200, "", 1, None):
+        assert check(model_name=value).other_name is None
 
 
 def test_all_reasons_are_given_together() -> None:

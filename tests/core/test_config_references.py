@@ -30,16 +30,16 @@ def test_enabled_models_keep_their_order() -> None:
 
 def test_an_unknown_enabled_model_is_a_problem() -> None:
     assert problems(three(enabled_models=[ONE, f"{FAMILY}-twoo", "zzz"])) == {
-        "enabled_models[1]": "names no model; must be a key of 'models'"
+        "enabled_models[1]": f"'{FAMILY}-twoo' names no model; must be a key of 'models'"
         f"; did you mean '{FAMILY}-two'?",
-        "enabled_models[2]": "names no model; must be a key of 'models'",
+        "enabled_models[2]": "'zzz' names no model; must be a key of 'models'",
     }
 
 
 def test_an_alias_cannot_be_enabled() -> None:
     given = alias(ONE) | {"enabled_models": [FAMILY]}
     assert problems(given) == {
-        "enabled_models[0]": "names an alias; list the ids of the models instead"
+        "enabled_models[0]": f"'{FAMILY}' names an alias; list the ids of the models instead"
     }
 
 
@@ -67,7 +67,8 @@ def test_an_alias_that_is_no_family_is_a_problem() -> None:
 
 def test_a_model_of_another_family_is_a_problem() -> None:
     assert problems(alias(ONE, THREE)) == {
-        f"{LIST_PATH}[1]": "belongs to another family; an alias may only list models of its own"
+        f"{LIST_PATH}[1]": f"'{THREE}' belongs to another family; an alias may only list models "
+        "of its own"
     }
 
 
@@ -92,8 +93,8 @@ def test_aliases_cannot_name_aliases_not_even_in_a_circle() -> None:
     )
     said = "names an alias; list the ids of the models instead"
     assert problems(given) == {
-        f"{LIST_PATH}[0]": said,
-        f'aliases["{OTHER_FAMILY}"].allowed_models[0]': said,
+        f"{LIST_PATH}[0]": f"'{OTHER_FAMILY}' {said}",
+        f'aliases["{OTHER_FAMILY}"].allowed_models[0]': f"'{FAMILY}' {said}",
     }
 
 
@@ -125,7 +126,7 @@ def test_an_engine_must_be_declared() -> None:
     given = {"models": {"a": {"family": "f", "engine": "lama"}}}
     engines = {"llama": {"kind": "llama-server", "command": "/x"}}
     assert problems(given) == {
-        "models.a.engine": "names no engine; must be 'strata' or a key of 'engines'"
+        "models.a.engine": "'lama' names no engine; must be 'strata' or a key of 'engines'"
     }
     assert problems(given | {"engines": engines})["models.a.engine"].endswith(
         "; did you mean 'llama'?"
@@ -146,8 +147,8 @@ def test_a_broken_engine_name_is_reported_once() -> None:
 @pytest.mark.parametrize("spelling", ["installed", "enabled"])
 def test_an_installed_strata_model_needs_python_and_checkout(spelling: str) -> None:
     given = {"models": {ONE: {spelling: True}}}
-    said = f"is missing; must be an absolute path, as '{ONE}' is installed"
-    assert problems(given) == {"python": said, "strata_dir": said}
+    said = f"is missing; model '{ONE}' is installed, so give the absolute path of Strata's"
+    assert problems(given) == {"python": f"{said} interpreter", "strata_dir": f"{said} checkout"}
     assert problems(given | STRATA) == {}
 
 

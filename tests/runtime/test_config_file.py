@@ -17,7 +17,6 @@ from strata_router.core.vocabulary import ModelId
 from strata_router.runtime.config_file import Loaded, load_config, read_profile
 
 A = ModelId("a")
-MAY_WRITE = "is writable by group or others, who could have the daemon run anything; chmod go-w"
 MINIMAL: dict[str, Any] = {"models": {"a": {"family": "f"}}}
 
 Write = Callable[..., Path]
@@ -44,6 +43,12 @@ def problems(path: str | Path) -> list[str]:
         load_config(path)
     assert "Traceback" not in str(caught.value)
     return [str(problem) for problem in caught.value.problems]
+
+
+def may_write(path_in_config: str, file: str | Path) -> Problem:
+    """The warning that others may write this file."""
+    said = "is writable by group or others, who could have the daemon run anything: chmod go-w"
+    return Problem(path_in_config, f"{said} {file}")
 
 
 def with_profile(path: Path, **keys: Any) -> dict[str, Any]:
@@ -75,9 +80,17 @@ def test_the_socket_default_comes_from_the_environment(
 
 
 def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
-    assert problems(tmp_path / "none.json") == [
-        "config file: cannot be read: No such file or directory; check path and permissions"
+    missing = tmp_path / "none.json"
+    assert problems(missing) == [
+        f"config file: {missing} cannot be read: No such file or directory; "
+        "check path and permissions"
     ]
+
+
+def test_a_path_of_odd_characters_is_named_on_one_line(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path / "a\nb\udc80.json")
+    assert problem.isprintable()
+    assert "a\\nb\\udc80.json' cannot be read" in problem
 
 
 def test_a_directory_is_a_problem(tmp_path: Path) -> None:
@@ -85,7 +98,7 @@ def test_a_directory_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_a_path_that_no_file_can_have_is_a_problem() -> None:
-    assert problems("a\0b") == ["config file: cannot be read: its path holds a zero byte"]
+    assert problems("a\0b") == [r"config file: 'a\x00b' cannot be read: its path holds a zero byte"]
     assert "File name too long" in problems("x" * 5000)[0]
 
 
@@ -93,7 +106,7 @@ def test_a_pipe_that_nobody_writes_is_a_problem_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     before = time.monotonic()
     assert problems(tmp_path / "pipe.json") == [
-        "config file: is not a regular file; give the path of one"
+        f"config file: {tmp_path / 'pipe.json'} is not a regular file; give the path of one"
     ]
     assert time.monotonic() - before < 1
 
@@ -116,12 +129,17 @@ def test_a_file_beyond_all_measure_is_a_problem(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"nul"])
 def test_broken_syntax_is_one_problem_of_the_file(write: Write, content: bytes) -> None:
-    (problem,) = problems(write(content))
-    assert problem.startswith("config file: ")
+    path = write(content)
+    (problem,) = problems(path)
+    assert problem.startswith(f"config file: {path} is ")
 
 
 def test_an_empty_yaml_file_is_a_problem(write: Write) -> None:
-    (problem,) = problems(write(b"", "config.yaml"))
+    path = write(b"", "config.yaml")
+    assert problems(path) == [
+        f"config file: {path} is empty; must hold an object, the configuration"
+    ]
+    (problem,) = problems(write(b"# nothing yet", "config.yaml"))
     assert problem == "config file: is null; must be an object, the configuration"
 
 
@@ -159,7 +177,8 @@ def test_a_private_configuration_gives_no_warning(write: Write) -> None:
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_configuration_that_others_may_write_gives_a_warning(write: Write, mode: int) -> None:
-    assert load_config(write(MINIMAL, mode=mode)).warnings == (Problem("", MAY_WRITE),)
+    path = write(MINIMAL, mode=mode)
+    assert load_config(path).warnings == (may_write("", path),)
 
 
 def test_warnings_of_the_content_are_kept(write: Write) -> None:
@@ -225,7 +244,7 @@ def test_a_refused_profile_does_not_refuse_the_configuration(write: Write) -> No
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff{}", b'{"model_name": NaN}', b"[" * 100_000, b"9" * 5000]
+    "content", [b"{", b"\xff{}", b'{"model_name": NaN}', b"[" * 100_000, b"9" * 5000]
 )
 def test_a_profile_that_is_no_json_is_refused(write: Write, content: bytes) -> None:
     profile = write(content, "profile.json")
@@ -234,10 +253,16 @@ def test_a_profile_that_is_no_json_is_refused(write: Write, content: bytes) -> N
     )
 
 
-def test_a_profile_that_is_not_there_is_refused_without_its_path(
-    write: Write, tmp_path: Path
-) -> None:
-    check = load_config(write(with_profile(tmp_path / "marked.json"))).profiles[A]
+def test_an_empty_profile_is_called_so(write: Write) -> None:
+    profile = write(b"", "profile.json")
+    assert load_config(write(with_profile(profile))).profiles[A].problems == (
+        "profile is empty: run Strata's setup again",
+    )
+
+
+def test_a_profile_that_is_not_there_is_refused(write: Write, tmp_path: Path) -> None:
+    missing = tmp_path / "missing.json"
+    check = load_config(write(with_profile(missing))).profiles[A]
     assert check.problems == (
         "profile cannot be read: No such file or directory; check path and permissions",
     )
@@ -266,9 +291,9 @@ def test_a_llama_server_model_has_no_profile_to_check(write: Write) -> None:
 
 
 def test_a_profile_that_others_may_write_gives_a_warning_that_names_the_key(write: Write) -> None:
-    profile = write({"model_name": "m"}, "marked.json", mode=0o664)
+    profile = write({"model_name": "m"}, "profile.json", mode=0o664)
     assert load_config(write(with_profile(profile))).warnings == (
-        Problem("models.a.profile", MAY_WRITE),
+        may_write("models.a.profile", "that file"),
     )
 
 

@@ -50,7 +50,20 @@ def test_broken_json_is_located() -> None:
     assert json_fault(b'{"a": 1,\n "b" 2}') == (
         "is not JSON at line 2, column 6: Expecting ':' delimiter"
     )
-    assert json_fault(b"").startswith("is not JSON at line 1, column 1")
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_called_so(content: bytes) -> None:
+    assert json_fault(content) == "is empty; must hold an object, the configuration"
+    assert yaml_fault(content.decode()) == "is empty; must hold an object, the configuration"
+
+
+def test_yaml_in_a_json_file_is_told_from_a_slip_in_json() -> None:
+    assert json_fault(b"models:\n  a: {}\n") == (
+        "is not JSON at line 1, column 1: Expecting value; "
+        "YAML is read only from a file whose name ends in .yaml or .yml"
+    )
+    assert "YAML" not in json_fault(b' {"a": 1,}')
 
 
 def test_text_in_another_encoding_is_refused() -> None:
@@ -163,8 +176,7 @@ def test_anchors_stand_for_whole_values() -> None:
     assert yaml_value(text) == {"a": {"k": [1]}, "b": {"k": [1]}, "c": 5, "d": 5}
 
 
-def test_an_empty_file_is_null() -> None:
-    assert yaml_value("") is None
+def test_a_file_of_comments_is_null() -> None:
     assert yaml_value("# nothing\n") is None
 
 

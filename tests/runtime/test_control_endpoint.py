@@ -12,9 +12,11 @@ import pytest
 
 from strata_router.runtime.control_endpoint import (
     ControlEndpoint,
+    ControlSocketInUseError,
     ControlSocketRefusedError,
     claim_endpoint,
     directory_problem,
+    examine_endpoint,
 )
 
 ANOTHER_DAEMON = """
@@ -241,3 +243,112 @@ def test_a_path_that_cannot_be_examined_is_a_clear_error(directory: Path, path: 
 
 def test_a_private_directory_has_no_problem(directory: Path) -> None:
     assert directory_problem(str(directory)) is None
+
+
+def test_nobody_is_told_to_make_a_shared_directory_private(tmp_path: Path) -> None:
+    """``chmod 700`` on the directory of everybody's temporary files ruins the machine."""
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    problem = directory_problem(str(shared))
+    assert problem is not None
+    assert "has mode 1777" in problem
+    assert "chmod" not in problem
+    assert f"for example {shared}/strata-router/control.sock" in problem
+    assert problem.endswith(f"(install -d -m 700 {shared}/strata-router)")
+
+
+@pytest.mark.parametrize("directory", ["/", "/tmp", "/run", "/var/tmp", "/usr/lib", "/etc"])
+def test_no_directory_of_the_system_is_to_be_changed(directory: str) -> None:
+    problem = directory_problem(directory)
+    assert problem is not None
+    assert "chmod" not in problem
+    assert "chown" not in problem
+    assert "a directory of its own" in problem
+
+
+def test_nobody_is_told_to_change_the_home_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    problem = directory_problem(str(tmp_path))
+    assert problem is not None
+    assert "chmod" not in problem
+
+
+def test_a_shared_directory_of_another_user_is_not_to_be_given_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    problem = directory_problem(str(tmp_path))
+    assert problem is not None
+    assert "chown" not in problem
+    assert problem.endswith(f"(install -d -m 700 -o nobody {tmp_path}/strata-router)")
+
+
+def test_a_directory_that_cannot_be_reached_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, directory: Path
+) -> None:
+    """Root may reach everything, so the kernel's answer is replaced."""
+
+    def denied(path: str) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "stat", denied)
+    problem = directory_problem(str(directory))
+    monkeypatch.undo()
+    assert problem is not None
+    assert "cannot be reached by" in problem
+    assert "install -d" not in problem
+
+
+def examined(path: Path, default_path: str = "") -> str:
+    return examine_endpoint(str(path), default_path)
+
+
+def refused_when_examined(path: Path) -> ControlSocketRefusedError:
+    with pytest.raises(ControlSocketRefusedError) as refused:
+        examined(path)
+    return refused.value
+
+
+def test_examining_a_free_path_makes_nothing(path: Path) -> None:
+    assert examined(path) == f"{path.parent} is ours, and nothing is in the way"
+    assert not path.exists()
+
+
+def test_examining_says_that_the_default_directory_will_be_made(tmp_path: Path) -> None:
+    path = tmp_path / "strata-router" / "control.sock"
+    assert examined(path, str(path)) == f"{path.parent} will be made, mode 0700"
+    assert not path.parent.exists()
+    assert "install -d" in str(refused_when_examined(path))
+
+
+def test_examining_tells_a_living_daemon_from_a_dead_one(
+    path: Path, other_daemon: subprocess.Popen[bytes]
+) -> None:
+    assert isinstance(refused_when_examined(path), ControlSocketInUseError)
+    other_daemon.kill()
+    other_daemon.wait()
+    stale = refused_when_examined(path)
+    assert not isinstance(stale, ControlSocketInUseError)
+    assert str(stale).startswith("stale control socket")
+    assert path.is_socket()
+
+
+def test_examining_refuses_what_claiming_refuses(directory: Path, path: Path) -> None:
+    assert "at most 107" in str(refused_when_examined(directory / ("x" * 108)))
+    path.write_text("precious")
+    assert "not a socket" in str(refused_when_examined(path))
+    directory.chmod(0o755)
+    assert "chmod 700" in str(refused_when_examined(path))
+
+
+def test_examining_sees_that_nothing_can_be_put_there(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    """Root may write everywhere, so the kernel's answer is replaced."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert "is not writable by" in str(refused_when_examined(path))

@@ -310,7 +310,7 @@ async def test_the_daemon_s_log_tells_once_that_a_problem_began_and_once_that_it
             log.put(line(number))
             await until_written(path, number - 2)
     assert [(entry.levelname, entry.getMessage()) for entry in caplog.records] == [
-        ("WARNING", "the request log cannot be written: No space left on device"),
+        ("WARNING", f"the request log {path} cannot be written: No space left on device"),
         ("INFO", "the request log is written again; 3 records were dropped"),
     ]
 

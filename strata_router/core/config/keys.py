@@ -147,7 +147,6 @@ CONFIG_KEYS = (
         "with no permission for group or others.",
         default_text="`$XDG_RUNTIME_DIR/strata-router/control.sock`, without that variable "
         "`/run/strata-router/control.sock`",
-        example="/run/user/1000/strata-router/control.sock",
     ),
     Key(
         "require_socket_activation",

@@ -18,7 +18,7 @@ _COMPARISONS = 50_000
 """Names compared per parse to find a nearest one: about a second, and far more than one reads."""
 
 _SIMILAR = 0.6
-"""difflib's own default for "a close match"; below it a model id is not worth suggesting."""
+"""difflib's own default for "a close match"; below it a name is not worth suggesting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,19 @@ class Findings:
         self.warnings.append(Problem(path, message))
 
     def nearest_key(self, name: str, known: Collection[str]) -> str:
-        """A half-sentence naming the known key most like ``name``; "" when that is not affordable."""
+        """A half-sentence naming the known key most like ``name``; "" when that is not affordable.
+
+        A key that is far away is named too, as the contract has it (section 3), but not as advice.
+        """
         nearest = self._nearest(name, known, 0.0)
-        return "" if nearest is None else f"; the nearest known key is {nearest!r}"
+        if nearest is None:
+            return ""
+        if difflib.SequenceMatcher(None, nearest, name).ratio() >= _SIMILAR:
+            return f"; the nearest known key is {nearest!r}"
+        return (
+            f"; none is close, the nearest known key is {nearest!r}: "
+            "docs/configuration.md lists them all"
+        )
 
     def did_you_mean(self, name: str, known: Collection[str]) -> str:
         """A half-sentence naming the known name that ``name`` may be a slip of; "" if none is."""
@@ -68,7 +78,7 @@ class Findings:
         return "" if nearest is None else f"; did you mean {shown(nearest)}?"
 
     def _nearest(self, name: str, known: Collection[str], similar: float) -> str | None:
-        if _PLAIN_NAME.fullmatch(name) is None or len(known) > self._comparisons_left:
+        if not is_plain(name) or len(known) > self._comparisons_left:
             return None
         self._comparisons_left -= len(known)
         return next(iter(difflib.get_close_matches(name, known, 1, similar)), None)
@@ -85,9 +95,14 @@ def item_path(parent: str, index: int) -> str:
     return f"{parent}[{index}]"
 
 
+def is_plain(name: str) -> bool:
+    """Whether the name is short and of characters that names are made of."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
 def shown(name: str, quote: str = "'") -> str:
     """The name in quotes if it is short and plain, else only how long it is."""
-    if _PLAIN_NAME.fullmatch(name):
+    if is_plain(name):
         return f"{quote}{name}{quote}"
     return f"<{len(name)} characters>"
 

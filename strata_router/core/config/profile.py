@@ -8,9 +8,10 @@ Source: contract section 4.3.
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strata_router.core.config.portable_json import json_fault
+from strata_router.core.config.problems import is_plain, shown
 from strata_router.core.config.schema import Metadata
 
 
@@ -33,11 +34,14 @@ class ProfileCheck:
     """profile: None exactly when ``problems`` has a reason why the model must not be started.
 
     notes: what the operator may want to know of an acceptable profile.
+    other_name: the model_name found instead of the expected one, for the operator's terminal only;
+    None where it is right, absent, or no short plain name.
     """
 
     profile: Profile | None
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    other_name: str | None = field(default=None, repr=False)
 
 
 def check_profile(document: object, upstream_model: str) -> ProfileCheck:
@@ -46,7 +50,9 @@ def check_profile(document: object, upstream_model: str) -> ProfileCheck:
         return ProfileCheck(None, ("must be a JSON object; run Strata's setup again",))
     problems = tuple(_problems(document, upstream_model))
     if problems:
-        return ProfileCheck(None, problems)
+        name = document.get("model_name")
+        is_other = isinstance(name, str) and name != upstream_model and is_plain(name)
+        return ProfileCheck(None, problems, other_name=name if is_other else None)
     profile = Profile(
         model_name=upstream_model,
         parallel=_whole(document.get("parallel"), 1),
@@ -69,7 +75,10 @@ def _problems(document: Mapping[str, object], upstream_model: str) -> list[str]:
     if document.get("model_name") is None:
         problems.append("model_name is missing: run Strata's setup for these weights again")
     elif document["model_name"] != upstream_model:
-        problems.append("model_name differs from upstream_model in the config: make them the same")
+        problems.append(
+            f"model_name differs from upstream_model {shown(upstream_model)} in the config: make "
+            "them the same"
+        )
     return problems
 
 

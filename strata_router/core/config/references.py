@@ -61,7 +61,7 @@ def _check_engine_name(
     if name not in kinds:
         findings.problem(
             key_path(path, "engine"),
-            f"names no engine; must be '{BUILTIN_ENGINE}' or a key of 'engines'"
+            f"{shown(name)} names no engine; must be '{BUILTIN_ENGINE}' or a key of 'engines'"
             + findings.did_you_mean(name, kinds),
         )
         return
@@ -78,9 +78,9 @@ def _check_ids(
         if model_id is None or model_id in models:
             continue
         if model_id in aliases:
-            fault = "names an alias; list the ids of the models instead"
+            fault = f"{shown(model_id)} names an alias; list the ids of the models instead"
         else:
-            fault = "names no model; must be a key of 'models'"
+            fault = f"{shown(model_id)} names no model; must be a key of 'models'"
             fault += findings.did_you_mean(model_id, models)
         findings.problem(item_path(path, index), fault)
 
@@ -110,7 +110,8 @@ class _Aliases:
                 if self._family.get(model_id) not in (None, name):
                     findings.problem(
                         item_path(ids_path, index),
-                        "belongs to another family; an alias may only list models of its own",
+                        f"{shown(model_id)} belongs to another family; an alias may only list models "
+                        "of its own",
                     )
 
     def _check_name(self, name: str, path: str, findings: Findings) -> None:
@@ -138,10 +139,12 @@ def _check_strata_is_there(
         ),
         None,
     )
-    for key in ("python", "strata_dir"):
+    for key, what in (("python", "interpreter"), ("strata_dir", "checkout")):
         if installed is not None and key in values and values[key] is None:
             findings.problem(
-                key, f"is missing; must be an absolute path, as {shown(installed)} is installed"
+                key,
+                f"is missing; model {shown(installed)} is installed, so give the absolute path of "
+                f"Strata's {what}",
             )
 
 
