@@ -25,6 +25,10 @@ _KNOWN = {
     "active",
     "queue",
     "last_startup_error",
+    "last_startup_model",
+    "last_startup_advice",
+    "last_engine_death",
+    "request_log",
 }
 
 
@@ -43,8 +47,12 @@ def status_table(status: Mapping[str, Any]) -> list[str]:
         ("engine", _pid(status.get("child_pid", "-"), "not running")),
         ("busy", _claim(status, "busy", _busy(status), "no")),
         ("requests", _requests(status)),
-        ("last start error", _plain(status.get("last_startup_error", "-"), "none")),
+        ("last start error", _failed_start(status)),
     ]
+    if isinstance(death := status.get("last_engine_death"), dict):
+        rows.append(("last engine death", _death(death)))
+    if isinstance(log := status.get("request_log"), dict) and any(log.values()):
+        rows.append(("request log", _lost_records(log)))
     rows += [
         (name.replace("_", " "), _plain(value))
         for name, value in status.items()
@@ -67,6 +75,26 @@ def _model(status: Mapping[str, Any]) -> str:
     if loaded:
         return _plain(loaded) + _since(status.get("loaded_ms"), ", for {}")
     return _plain(status.get("loaded", "-"), "none loaded")
+
+
+def _failed_start(status: Mapping[str, Any]) -> str:
+    error = _plain(status.get("last_startup_error", "-"), "none")
+    model, advice = status.get("last_startup_model"), status.get("last_startup_advice")
+    return (f"{model}: " if model else "") + error + (f"; {advice}" if advice else "")
+
+
+def _death(death: Mapping[str, Any]) -> str:
+    text = (
+        f"{_plain(death.get('model'))}, pid {_plain(death.get('pid'))}, {_plain(death.get('how'))}"
+    )
+    return text + _since(death.get("ago_ms"), ", {} ago")
+
+
+def _lost_records(log: Mapping[str, Any]) -> str:
+    drops, errors = log.get("write_drops"), log.get("write_errors")
+    return (
+        f"{_plain(drops)} records lost, {_plain(errors)} file operations failed; the log says why"
+    )
 
 
 def _since(ms: object, text: str) -> str:

@@ -19,7 +19,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -27,11 +27,12 @@ import trio
 
 from strata_router import __version__
 from strata_router.core.catalog import Catalog
-from strata_router.core.config import ConfigError
+from strata_router.core.config import ConfigError, ProfileCheck
 from strata_router.core.config.schema import Config
 from strata_router.core.metrics import Tally
 from strata_router.core.refusal import Case
 from strata_router.core.socket_path import default_socket_path
+from strata_router.core.vocabulary import ModelId
 from strata_router.runtime.allocator import return_large_buffers
 from strata_router.runtime.clock import unix_s
 from strata_router.runtime.config_file import load_config
@@ -42,6 +43,7 @@ from strata_router.runtime.control_endpoint import (
 )
 from strata_router.runtime.control_socket import ControlServer
 from strata_router.runtime.coordinator import Coordinator
+from strata_router.runtime.daemon_log import write_log_to_stderr
 from strata_router.runtime.descriptors import claim_descriptors
 from strata_router.runtime.engine_since import EngineSince
 from strata_router.runtime.engine_tally import EngineTally
@@ -61,6 +63,7 @@ from strata_router.runtime.overviews import Overviews
 from strata_router.runtime.record_log import RecordLog, RecordLogRefused
 from strata_router.runtime.service_manager import ServiceManager, status_line
 from strata_router.runtime.timers import Timers
+from strata_router.runtime.unprepared import start_warnings
 from strata_router.runtime.views import build_views
 from strata_router.runtime.web.app import build_app
 
@@ -81,11 +84,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def run_daemon(config_path: str, log_level: str) -> int:
     """Run until SIGTERM or SIGINT; the exit status for the shell. Prints what is wrong, if anything."""
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
-    )
-    for chatty in ("httpx", "httpcore", "hypercorn", "quart"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    write_log_to_stderr(log_level, os.environ)
     try:
         loaded = load_config(config_path)
     except ConfigError as error:
@@ -109,10 +108,12 @@ def run_daemon(config_path: str, log_level: str) -> int:
         except (ListenerError, ControlSocketRefusedError, RecordLogRefused) as error:
             log.error("%s", error)
             return EXIT_FAILED
+        for line in start_warnings(config, catalog, loaded.profiles):
+            log.warning("%s", line)
         become_subreaper()
         config = replace(config, max_connections=claim_descriptors(config.max_connections))
         return_large_buffers()
-        daemon = Daemon(config, catalog, listener, endpoint, record_log, service)
+        daemon = Daemon(config, catalog, loaded.profiles, listener, endpoint, record_log, service)
         # All that exists by now stays. Unfrozen, every full run of the collector would look through it
         # again: tens of milliseconds in which no stream moves (RESEARCH.md, "The hot path").
         gc.freeze()
@@ -147,6 +148,7 @@ class Daemon:
 
     config: Config
     catalog: Catalog
+    profiles: Mapping[ModelId, ProfileCheck]
     listener: Listener
     endpoint: ControlEndpoint
     record_log: RecordLog | None
@@ -194,7 +196,14 @@ class Daemon:
             ),
             config.max_connections,
         )
-        operator = EngineOperator(config, self.catalog, self.coordinator, overviews.take)
+        operator = EngineOperator(
+            config,
+            self.catalog,
+            self.profiles,
+            self.coordinator,
+            overviews.take,
+            self.record_log,
+        )
         self.control = ControlServer(operator)
 
     async def run(self) -> None:

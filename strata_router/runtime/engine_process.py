@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from signal import SIGKILL
+from signal import SIGKILL, Signals
 
 import trio
 
@@ -29,6 +29,7 @@ __all__ = [
     "Launch",
     "SpawnFailed",
     "Stopped",
+    "ending",
     "engine_environment",
     "start_engine",
 ]
@@ -37,6 +38,8 @@ LEAVE_S = 2.0
 """How long a cancelled nursery is held up for its engine's death; SIGKILL needs some milliseconds."""
 SLACK_S = 0.5
 """The guard's own deadlines come first; this is how much later ours may notice that they have not."""
+OUT_OF_MEMORY = "out of memory? see dmesg"
+"""What to think of first when an engine was killed by SIGKILL."""
 ROUND_S = 0.01
 """Pause between rounds of killing what a dead guard left."""
 
@@ -69,6 +72,20 @@ class Stopped:
     exit_status: int
     killed: bool
     survivors_killed: int
+
+
+def ending(exit_status: int) -> str:
+    """How a process that nobody has asked to end did so, for the operator; goes on after its name.
+
+    exit_status: exit code, or minus the signal.
+    """
+    if exit_status >= 0:
+        return f"ended by itself with status {exit_status}"
+    try:
+        name = Signals(-exit_status).name
+    except ValueError:  # the real-time ones between the first and the last have no names
+        name = f"signal {-exit_status}"
+    return f"was killed by {name}" + (f" ({OUT_OF_MEMORY})" if exit_status == -SIGKILL else "")
 
 
 class EngineStuck(Exception):

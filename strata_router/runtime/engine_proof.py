@@ -37,7 +37,14 @@ PORT_FREE_S = 1.0
 
 
 class LoadFault(Exception):
-    """A load cannot go on; the text is short, generic and ours."""
+    """A load cannot go on; the text is short, generic and ours.
+
+    advice: where the operator finds more, which may hold paths of the configuration; or None.
+    """
+
+    def __init__(self, reason: str, advice: str | None = None) -> None:
+        super().__init__(reason)
+        self.advice = advice
 
 
 class EngineProof:

@@ -10,6 +10,7 @@ import logging
 import os
 import tempfile
 from dataclasses import dataclass
+from signal import SIGKILL
 from typing import Protocol
 
 import trio
@@ -21,10 +22,12 @@ from strata_router.core.engine.lifecycle import EngineEvent, EngineState, Lifecy
 from strata_router.core.vocabulary import ModelId
 from strata_router.runtime import config_file, engine_control, engine_log
 from strata_router.runtime.engine_process import (
+    OUT_OF_MEMORY,
     EngineProcess,
     EngineStuck,
     Launch,
     SpawnFailed,
+    ending,
     engine_environment,
     start_engine,
 )
@@ -63,11 +66,21 @@ class EngineReady:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """The load has failed and everything of it is gone (or stuck). reason: short, ours."""
+    """The load has failed and everything of it is gone (or stuck).
+
+    reason: short, generic, ours. advice: where the operator finds more; may hold paths of the
+    configuration, so it is for the control socket and the daemon's log alone.
+    """
 
     model: ModelId
     reason: str
     load_ms: int
+    advice: str | None = None
+
+    def in_words(self) -> str:
+        """For the operator."""
+        told = self.reason if self.advice is None else f"{self.reason}; {self.advice}"
+        return f"{self.model}: {told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,16 @@ class EngineDied:
     """A ready engine ended by itself; what it left behind is being cleared away."""
 
     model: ModelId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDeath:
+    """How an engine that was ready ended by itself. how: goes on after the engine's name."""
+
+    model: ModelId
+    pid: int
+    how: str
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +134,7 @@ class EngineSupervisor:
         self._listener = listener
         self._lifecycle = Lifecycle()
         self._process: EngineProcess | None = None
+        self._log_path: str | None = None  # where the output of the last one started goes
         self._wanted: ModelId | None = None
         self._cancel_wanted = False  # asked for before the load had a scope to cancel
         self._unload_wanted = False
@@ -125,7 +149,9 @@ class EngineSupervisor:
         self._proof = EngineProof(
             config.backend_port, config.startup_ms, names, self._progress, self._reported_ready
         )
-        self.last_startup_error: str | None = None
+        self.last_failure: LoadFailed | None = None
+        """The last load, if it failed."""
+        self.last_death: EngineDeath | None = None
 
     # ---- what others see -----------------------------------------------------------------------
 
@@ -212,9 +238,9 @@ class EngineSupervisor:
         if process is self._process and self._lifecycle.state is EngineState.READY:
             model = self._lifecycle.model
             assert model is not None
-            log.warning(
-                "engine pid %d (%s) ended by itself with status %d", process.pid, model, status
-            )
+            how = ending(status)
+            log.warning("engine pid %d (%s) %s", process.pid, model, how)
+            self.last_death = EngineDeath(model, process.pid, how, trio.current_time())
             self._lifecycle.on(EngineEvent.EXITED)
             self._died = True
             self._listener.engine_report(EngineDied(model))
@@ -228,8 +254,8 @@ class EngineSupervisor:
         def load_ms() -> int:
             return int((trio.current_time() - started_s) * 1000)
 
+        advice: str | None = None
         self._listener.engine_report(LoadStarted(model))
-        self._progress("starting", f"starting backend for model {model}")
         with trio.CancelScope() as scope:
             self._load_scope = scope
             if self._cancel_wanted:
@@ -238,11 +264,12 @@ class EngineSupervisor:
                 ready = await self._bring_up(model)
             except LoadFault as fault:
                 reason = str(fault)
+                advice = fault.advice or self._where_to_look()
             except OSError as error:  # no descriptor, no room for the private folder, ...
                 reason = refused_by_host(error)
             else:
                 self._load_scope = None
-                self.last_startup_error = None
+                self.last_failure = None
                 process = self._process
                 assert process is not None
                 assert self._nursery is not None
@@ -263,9 +290,23 @@ class EngineSupervisor:
             return
         if stuck is not None:
             reason = f"{reason}; {stuck}"
-        self.last_startup_error = reason
-        log.error("load of %s failed after %d ms: %s", model, load_ms(), reason)
-        self._listener.engine_report(LoadFailed(model, reason, load_ms()))
+        failed = LoadFailed(model, reason, load_ms(), advice)
+        self.last_failure = failed
+        log.error("load failed after %d ms: %s", failed.load_ms, failed.in_words())
+        self._listener.engine_report(failed)
+
+    def _where_to_look(self) -> str | None:
+        """For the operator, while what the failed load has started is still there."""
+        process = self._process
+        if process is None or self._lifecycle.loading_model is None:
+            return None
+        if self._config.engine_log_path is None:
+            output = "set engine_log_path to keep the engine's output"
+        elif self._log_path is None or process.log_problem is not None:
+            output = "the engine's output is lost, as its log cannot be written"
+        else:
+            output = f"the engine's output is in {self._log_path}"
+        return f"{OUT_OF_MEMORY}; {output}" if process.exit_status == -SIGKILL else output
 
     async def _bring_up(self, model: ModelId) -> "_Proven":
         """From whatever is there to a proven engine. Raises LoadFault; cancellable."""
@@ -276,6 +317,7 @@ class EngineSupervisor:
                 raise LoadFault(error)
         if self._lifecycle.state is EngineState.STUCK:
             raise LoadFault(self._stuck_text())
+        self._progress("starting", f"starting backend for model {model}")
         self._lifecycle.load(model)
         entry = self._config.models[model]
         kind = self._kind_of(model)
@@ -294,7 +336,7 @@ class EngineSupervisor:
             if await self._wants_ready_file(entry.engine, kind):
                 ready_file = os.path.join(private_dir, "ready.json")
             plan = kind.launch_plan(entry, self._config.backend_port, ready_file)
-            process = await self._start(plan)
+            process = await self._start(plan, model)
             self._progress(
                 "loading",
                 f"backend pid {process.pid} started, waiting for readiness (loading model {model})",
@@ -324,11 +366,12 @@ class EngineSupervisor:
             case Readiness.AUTO:
                 return await self._help.offers(plan, READY_FILE_OPTION)
 
-    async def _start(self, plan: LaunchPlan) -> EngineProcess:
+    async def _start(self, plan: LaunchPlan, model: ModelId) -> EngineProcess:
         log_path = self._config.engine_log_path
         if log_path is not None and (why := await engine_log.prepare_log(log_path)) is not None:
             log.warning("the engine starts without its log: %s", why)
             log_path = None
+        self._log_path = log_path
         launch = Launch(
             argv=plan.argv,
             cwd=plan.cwd,
@@ -339,8 +382,9 @@ class EngineSupervisor:
             assert self._nursery is not None
             self._process = await start_engine(launch, self._nursery)
         except SpawnFailed as exc:
-            raise LoadFault(str(exc)) from exc
-        log.info("engine pid %d started", self._process.pid)
+            where = "" if plan.cwd is None else f" in {plan.cwd}"
+            raise LoadFault(str(exc), f"it was to run {plan.argv[0]}{where}") from exc
+        log.info("engine pid %d started for %s", self._process.pid, model)
         if self._process.log_problem is not None:
             log.warning("the engine runs without its log: %s", self._process.log_problem)
         return self._process

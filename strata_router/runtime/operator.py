@@ -5,17 +5,18 @@ Source: design, "Control the existing daemon"; contract 10.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import trio
 
 from strata_router.core.catalog import Catalog
+from strata_router.core.config.profile import ProfileCheck
 from strata_router.core.config.schema import Config
 from strata_router.core.control import JSON, Done, Report
 from strata_router.core.engine.lifecycle import EngineState
 from strata_router.core.overview import Overview
 from strata_router.core.refusal import Case, Refusal
-from strata_router.core.vocabulary import ModelId
+from strata_router.core.vocabulary import AliasName, ModelId
 from strata_router.runtime.coordinator import Coordinator
 from strata_router.runtime.engine_supervisor import (
     EngineReady,
@@ -23,6 +24,8 @@ from strata_router.runtime.engine_supervisor import (
     EngineStopped,
     LoadFailed,
 )
+from strata_router.runtime.record_log import RecordLog
+from strata_router.runtime.unprepared import why_not_loaded
 
 
 class _Follower:
@@ -53,23 +56,32 @@ STATUS_ROWS = 20
 
 
 class EngineOperator:
-    """The control server's Operator. overview: takes how many tickets and answers to list."""
+    """The control server's Operator.
+
+    profiles: as checked at the start. overview: takes how many tickets and answers to list.
+    record_log: None while no request_log_path is configured.
+    """
 
     def __init__(
         self,
         config: Config,
         catalog: Catalog,
+        profiles: Mapping[ModelId, ProfileCheck],
         coordinator: Coordinator,
         overview: Callable[[int], Overview],
+        record_log: RecordLog | None,
     ) -> None:
         self._config = config
         self._catalog = catalog
+        self._profiles = profiles
         self._coordinator = coordinator
         self._overview = overview
+        self._record_log = record_log
 
     def status(self) -> dict[str, JSON]:
         """How things stand; never waits."""
         supervisor = self._coordinator.supervisor
+        failed = supervisor.last_failure
         overview = self._overview(STATUS_ROWS)
         engine = overview.engine
         by_tier: dict[str, JSON] = {
@@ -84,7 +96,10 @@ class EngineOperator:
             "loading": engine.loading,
             "loading_ms": engine.loading_ms,
             "engine_state": engine.state.value,
-            "last_startup_error": supervisor.last_startup_error,
+            "last_startup_error": None if failed is None else failed.reason,
+            "last_startup_model": None if failed is None else failed.model,
+            "last_startup_advice": None if failed is None else failed.advice,
+            "last_engine_death": self._last_death(),
             "routing": overview.routing,
             "draining": overview.draining,
             "busy": engine.state
@@ -94,8 +109,22 @@ class EngineOperator:
             "queue_depth_by_tier": by_tier,
             "active": list(overview.answers()),
             "queue": list(overview.tickets()),
+            "request_log": self._lost_records(),
             "listen": str(self._config.listen),
         }
+
+    def _lost_records(self) -> JSON:
+        log = self._record_log
+        if log is None:
+            return None
+        return {"write_errors": log.write_errors, "write_drops": log.write_drops}
+
+    def _last_death(self) -> JSON:
+        death = self._coordinator.supervisor.last_death
+        if death is None:
+            return None
+        ago_ms = int((trio.current_time() - death.at_s) * 1000)
+        return {"model": death.model, "pid": death.pid, "how": death.how, "ago_ms": ago_ms}
 
     def set_routing(self, on: bool) -> None:
         """The bare words ``on`` and ``off``: the flag and nothing else."""
@@ -140,6 +169,8 @@ class EngineOperator:
 
     async def on(self, model: str | None, report: Report) -> Done:
         """Enable routing, load a model and say so when it is proven."""
+        if self._overview(0).draining:
+            return Done(ok=False, message="the daemon is shutting down and loads nothing any more")
         choice = self._choose(model)
         if isinstance(choice, Refusal):
             return Done(ok=False, message=self._explain(choice, model))
@@ -175,6 +206,17 @@ class EngineOperator:
             return f"no enabled model or alias is called {name}; there are: {offered or 'none'}"
         return refusal.message or refusal.row.message
 
+    def _unprepared(self, name: str) -> Refusal:
+        """The same for a name on offer: the model that it would have to be is not prepared."""
+        model = self._catalog.effective_aliases().get(AliasName(name), (ModelId(name),))[0]
+        why = why_not_loaded(
+            self._config.models[model],
+            self._catalog.preparation(model),
+            self._profiles.get(model),
+        )
+        stands_for = "" if model == name else f"{name} stands for {model}, and "
+        return Refusal(Case.MODEL_NOT_PREPARED, f"{stands_for}{why}")
+
     def _choose(self, name: str | None) -> ModelId | Refusal:
         """MODEL, else the loaded one, else the last one loaded, else the first enabled one.
 
@@ -189,10 +231,11 @@ class EngineOperator:
             name = default
         resolution = self._catalog.resolve(name)
         if isinstance(resolution, Refusal):
-            return resolution
+            is_offered = resolution.case is Case.MODEL_NOT_PREPARED
+            return self._unprepared(name) if is_offered else resolution
         if current is not None and current in resolution.accepts:
             return current
-        return resolution.preferred or Refusal(Case.MODEL_NOT_PREPARED)
+        return resolution.preferred or self._unprepared(name)
 
     async def _load(self, model: ModelId, report: Report) -> str | None:
         """Have ``model`` loaded; None, or why it is not."""
@@ -212,7 +255,7 @@ class EngineOperator:
             outcome = await follower.outcome_of()
         finally:
             coordinator.stop_observing(follower)
-        return outcome.reason if isinstance(outcome, LoadFailed) else None
+        return outcome.in_words() if isinstance(outcome, LoadFailed) else None
 
     async def _unload(self, report: Report) -> None:
         follower = _Follower(report, lambda report: isinstance(report, EngineStopped))

@@ -63,14 +63,17 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who listens on a port; both None when the process cannot be seen (another user's)."""
+    """Who listens on a port.
+
+    Both None when the process cannot be seen: another user's, or one in another namespace.
+    """
 
     pid: int | None
     name: str | None
 
     def __str__(self) -> str:
         if self.pid is None:
-            return "a process of another user"
+            return "a process that cannot be seen from here"
         return f"pid {self.pid} ({self.name})"
 
 

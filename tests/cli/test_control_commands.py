@@ -318,7 +318,7 @@ def test_without_a_socket_the_daemon_is_not_running(path: Path, command: str) ->
 
 
 def test_the_default_socket_that_is_missing_hints_at_another_one(path: Path) -> None:
-    ran = run("status", XDG_RUNTIME_DIR=path.parent)
+    ran = run("status", XDG_RUNTIME_DIR=path.parent.parent)
     assert ran.returncode == 3
     assert "STRATA_ROUTER_SOCKET" in ran.stderr or "/run/strata-router/" in ran.stderr
 

@@ -51,6 +51,38 @@ def test_a_busy_daemon_that_is_switched_off_and_drains() -> None:
     ]
 
 
+def test_a_failed_start_is_told_with_its_model_and_where_to_look() -> None:
+    failed = {
+        "last_startup_error": "backend exited with status 3 before it was ready",
+        "last_startup_model": "model-a",
+        "last_startup_advice": "the engine's output is in /x/engine.log",
+    }
+    assert status_table(IDLE | failed)[-1] == (
+        "last start error  model-a: backend exited with status 3 before it was ready; "
+        "the engine's output is in /x/engine.log"
+    )
+
+
+def test_an_engine_that_ended_by_itself_has_a_row() -> None:
+    death = {"model": "model-a", "pid": 4713, "how": "was killed by SIGSEGV", "ago_ms": 125_000}
+    assert status_table(IDLE | {"last_engine_death": death})[-1] == (
+        "last engine death  model-a, pid 4713, was killed by SIGSEGV, 2m05s ago"
+    )
+
+
+def test_lost_lines_of_the_request_log_have_a_row() -> None:
+    lost = {"request_log": {"write_errors": 2, "write_drops": 5}}
+    assert status_table(IDLE | lost)[-1] == (
+        "request log       5 records lost, 2 file operations failed; the log says why"
+    )
+
+
+@pytest.mark.parametrize("log", [None, {"write_errors": 0, "write_drops": 0}])
+def test_a_request_log_that_has_lost_nothing_has_no_row(log: object) -> None:
+    quiet = {"last_startup_model": None, "last_startup_advice": None, "last_engine_death": None}
+    assert status_table(IDLE | quiet | {"request_log": log}) == status_table(IDLE)
+
+
 def test_a_model_that_is_loading_is_named() -> None:
     status = {"loading": "model-b", "child_pid": 4714}
     assert "model             loading model-b" in status_table(IDLE | status)

@@ -26,7 +26,8 @@ WAIT_FIRST = SchedulerSettings(
     cache_max_active=0,
 )
 LEGACY = replace(WAIT_FIRST, wait_when_busy=False, model_grace_ms=0)
-LOAD_FAILED = Refusal(Case.MODEL_LOAD_FAILED)
+LOAD_FAILED = Refusal(Case.MODEL_LOAD_FAILED, retry_after_s=10)
+"""What everyone is told whom a failed load was for: come back when the cooldown is over."""
 
 
 class Story:
@@ -70,7 +71,9 @@ class Story:
         self.scheduler.engine_ready(model, now)
         return self.take(now)
 
-    def fail(self, model: ModelId, now: float, refusal: Refusal = LOAD_FAILED) -> list[Decision]:
+    def fail(self, model: ModelId, now: float, refusal: Refusal | None = None) -> list[Decision]:
+        """refusal: None tells the case alone, as the coordinator does."""
+        refusal = refusal or Refusal(Case.MODEL_LOAD_FAILED)
         self.scheduler.load_failed(model, refusal, now)
         return self.take(now)
 

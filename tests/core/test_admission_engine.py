@@ -54,6 +54,18 @@ def test_a_failed_load_refuses_its_lease_and_everyone_who_waits_for_that_model()
     assert decisions[2:] == [Admit(one(3), B, model_switch=True), Load(B)]
 
 
+def test_who_meets_a_failed_load_is_told_when_its_cooldown_is_over_in_whole_seconds() -> None:
+    story = Story(replace(WAIT_FIRST, cooldown_ms=5500))
+    story.ask(1, A, now=4.1)
+    assert story.fail(A, 7.3) == [Refuse(one(1), cooling(6))]
+
+
+def test_a_failed_load_s_refusal_that_names_a_time_keeps_it() -> None:
+    story = Story()
+    story.ask(1, A, now=0)
+    assert story.fail(A, 5, cooling(3)) == [Refuse(one(1), cooling(3))]
+
+
 def test_a_failed_load_refuses_aliases_that_resolved_to_it() -> None:
     """A loading model counts as loaded, and a failure never tries another model."""
     story = Story()

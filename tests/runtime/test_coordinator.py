@@ -252,12 +252,13 @@ async def test_a_failed_load_is_told_to_its_lease_and_to_all_who_wait_for_that_m
     async with house() as it:
         first, second, other = await it.enter(A), await it.enter(A), await it.enter(B)
         await it.report(LoadFailed(A, "no memory", LOAD_MS))
-        assert first.refusal == second.refusal == Refusal(Case.MODEL_LOAD_FAILED)
+        told = Refusal(Case.MODEL_LOAD_FAILED, retry_after_s=10)
+        assert first.refusal == second.refusal == told
         assert [guest.place.load_ms for guest in (first, second)] == [LOAD_MS, None]
         assert other.admission.model == B
         assert it.asked == ["load a", "load b"]
         late = await it.enter(A)
-        assert late.refusal == Refusal(Case.MODEL_LOAD_FAILED, retry_after_s=10)
+        assert late.refusal == told
 
 
 async def test_another_model_is_loaded_when_the_last_lease_ends_and_the_grace_is_over(

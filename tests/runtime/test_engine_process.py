@@ -26,6 +26,7 @@ from strata_router.runtime.engine_process import (
     Launch,
     SpawnFailed,
     Stopped,
+    ending,
     start_engine,
 )
 from strata_router.runtime.orphans import PR_SET_CHILD_SUBREAPER, become_subreaper
@@ -822,3 +823,17 @@ async def test_a_daemon_without_standard_streams_can_start_an_engine(
     await until(lambda: notes.left() == [])
     given = json.loads((tmp_path / "report").read_text())
     assert given["descriptors"] == {"0": "/dev/null", "1": "/dev/null", "2": "/dev/null"}
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "told"),
+    [
+        (0, "ended by itself with status 0"),
+        (3, "ended by itself with status 3"),
+        (-11, "was killed by SIGSEGV"),
+        (-9, "was killed by SIGKILL (out of memory? see dmesg)"),
+        (-40, "was killed by signal 40"),
+    ],
+)
+def test_an_end_that_nobody_asked_for_is_told_in_words(exit_status: int, told: str) -> None:
+    assert ending(exit_status) == told

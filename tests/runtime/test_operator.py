@@ -1,7 +1,7 @@
 """Which report ends ``on``: the races that a real daemon shows too seldom."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import trio
@@ -23,6 +23,7 @@ from strata_router.runtime.engine_supervisor import (
     LoadStarted,
 )
 from strata_router.runtime.operator import EngineOperator
+from tests.core.overviews import IDLE
 
 A, B = ModelId("a"), ModelId("b")
 READY_A = EngineReady(A, LlamaServerKind("/x", {}), 8089, 5, 0)
@@ -88,11 +89,7 @@ def _config() -> Config:
     return parse_config(document, Defaults(None)).config
 
 
-def _no_overview(rows: int) -> Overview:
-    raise AssertionError("only status asks for it")
-
-
-def _operator(coordinator: ScriptedCoordinator) -> EngineOperator:
+def _operator(coordinator: ScriptedCoordinator, overview: Overview = IDLE) -> EngineOperator:
     config = _config()
     profiles: dict[ModelId, ProfileCheck] = {
         name: check_profile({"model_name": name}, name) for name in (A, B)
@@ -100,15 +97,19 @@ def _operator(coordinator: ScriptedCoordinator) -> EngineOperator:
     return EngineOperator(
         config,
         Catalog(config, profiles),
+        profiles,
         cast(Coordinator, coordinator),
-        _no_overview,
+        lambda _rows: overview,
+        None,
     )
 
 
-async def _on(coordinator: ScriptedCoordinator, model: str = "a") -> Done:
+async def _on(
+    coordinator: ScriptedCoordinator, model: str = "a", overview: Overview = IDLE
+) -> Done:
     report: Callable[[str, str], None] = lambda _phase, _message: None  # noqa: E731 - a Report that says nothing
     with trio.fail_after(5):
-        return await _operator(coordinator).on(model, report)
+        return await _operator(coordinator, overview).on(model, report)
 
 
 async def test_the_end_of_a_load_that_was_called_off_before_is_not_the_end_of_on() -> None:
@@ -125,7 +126,7 @@ async def test_reports_about_another_model_are_not_the_end_of_on() -> None:
 
 async def test_a_failed_load_is_withdrawn_and_routing_is_as_it_was() -> None:
     coordinator = ScriptedCoordinator([LoadStarted(A), LoadFailed(A, "why", 3)], routing=False)
-    assert await _on(coordinator) == Done(False, "why")
+    assert await _on(coordinator) == Done(False, "a: why")
     assert coordinator.asked == ["load a", "cancel"]
     assert not coordinator.routing
     assert coordinator.observers == []
@@ -138,3 +139,11 @@ async def test_on_for_a_healthy_model_asks_for_it_all_the_same_to_restart_its_id
     coordinator.routing = False
     assert await _on(coordinator) == Done(True, "model a loaded and healthy, routing enabled")
     assert coordinator.routing
+
+
+async def test_a_daemon_that_is_shutting_down_loads_nothing_and_touches_nothing() -> None:
+    coordinator = ScriptedCoordinator([], routing=False)
+    done = await _on(coordinator, overview=replace(IDLE, draining=True))
+    assert done == Done(False, "the daemon is shutting down and loads nothing any more")
+    assert coordinator.asked == []
+    assert not coordinator.routing

@@ -376,7 +376,7 @@ def test_a_holder_that_cannot_be_looked_into_is_told_as_such(engine: Callable[..
     with as_nobody():
         holder = port_holder(port)
     assert holder == Holder(None, None)
-    assert str(holder) == "a process of another user"
+    assert str(holder) == "a process that cannot be seen from here"
 
 
 def test_a_listener_of_the_engine_belongs_to_it(engine: Callable[..., int]) -> None:

@@ -474,7 +474,7 @@ async def test_a_host_without_room_for_a_private_folder_fails_the_load_and_not_t
         with _unwritable_temporary_directory(it):
             done = await it.on("plain")
         assert not done["ok"]
-        assert done["message"].startswith("the host refused what a start needs (")
-        assert done["last_startup_error"] == done["message"]
+        assert done["last_startup_error"].startswith("the host refused what a start needs (")
+        assert done["message"] == f"plain: {done['last_startup_error']}"
         await it.control("on")
         assert (await it.on("plain"))["ok"]

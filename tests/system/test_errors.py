@@ -362,7 +362,7 @@ async def test_shutting_down_is_503_before_and_in_a_committed_stream(tmp_path: P
 # ---- the engine ---------------------------------------------------------------------------------
 
 
-async def test_a_failed_load_is_503_and_then_says_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_failed_load_is_503_and_says_when_to_come_back(tmp_path: Path) -> None:
     async with daemon(
         tmp_path,
         {"a": {"fail_load": 1, "load_s": 0.4}},
@@ -373,6 +373,7 @@ async def test_a_failed_load_is_503_and_then_says_when_to_come_back(tmp_path: Pa
         plain = await it.send_chat("a")
         reply = await plain.reply()
         expect_refusal(reply, 503, "service_unavailable", "model_load_failed")
+        assert reply.headers["retry-after"] == ["6"]
         await expect_record(it, reply, "model_load_error", lease_at=None, model_load_ms=None)
         reply = await stream.reply()
         expect_in_band(reply, 503, "service_unavailable", "model_load_failed")

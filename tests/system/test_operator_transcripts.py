@@ -18,6 +18,8 @@ import trio
 
 from tests.system.harness import DaemonUnderTest, daemon, until
 
+CONTROL_DOC = Path(__file__).parents[2] / "docs" / "control.md"
+
 COMMAND = (sys.executable, "-m", "strata_router")
 
 
@@ -57,6 +59,14 @@ async def run(it: DaemonUnderTest, *words: str) -> Run:
 def kept(said: list[str]) -> list[str]:
     """Without the lines that only say that time passes."""
     return [line for line in said if "still wait" not in line and "working on it" not in line]
+
+
+async def test_every_field_of_status_is_in_the_documentation(tmp_path: Path) -> None:
+    async with daemon(tmp_path, {"a": {}}) as it:
+        document = CONTROL_DOC.read_text()
+        rows = "".join(line.split(" | ")[0] for line in document.splitlines() if line[:2] == "| ")
+        fields = set(re.findall(r"`(\w+)`", rows))
+        assert set(await it.status()) - fields == set()
 
 
 async def test_off_with_nothing_to_wait_for(tmp_path: Path) -> None:
@@ -136,7 +146,12 @@ async def test_on_with_a_model_then_again(tmp_path: Path) -> None:
         other = await run(it, "on", "b")
         assert other.status == 0
         assert other.event["loaded"] == "b"
-        assert "[T] backend pid N exited, memory released" in other.said
+        assert kept(other.said)[1:5] == [
+            "[T] unloading model a",
+            "[T] stopping backend pid N",
+            "[T] backend pid N exited, memory released",
+            "[T] starting backend for model b",
+        ]
         assert it.overlaps() == []
 
 
@@ -154,17 +169,48 @@ async def test_a_failing_load_says_why_and_leaves_routing_as_it_was(tmp_path: Pa
         await run(it, "off")
         on = await run(it, "on", "a")
         assert on.status == 1
-        assert on.said[-1] == "on failed: backend exited with status 3 before it was ready"
+        assert on.said[-1] == (
+            "on failed: a: backend exited with status 3 before it was ready; "
+            "set engine_log_path to keep the engine's output"
+        )
         status = await it.status()
         assert not status["routing"]
         assert status["last_startup_error"] == "backend exited with status 3 before it was ready"
+        assert status["last_startup_model"] == "a"
+        assert status["last_startup_advice"] == "set engine_log_path to keep the engine's output"
+
+
+async def test_a_failing_load_says_where_the_engine_s_own_words_are(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    config = {"engine_log_path": str(log)}
+    async with daemon(tmp_path, {"a": {"fail_load": 3}}, config) as it:
+        on = await run(it, "on", "a")
+        assert on.said[-1].endswith(f"before it was ready; the engine's output is in {log}")
+        assert "a: backend exited with status 3 before it was ready; the engine's" in it.log
+        reply = await it.chat("a")
+        assert str(log).encode() not in reply.body
+
+
+async def test_an_interpreter_that_is_missing_is_named_at_the_start_and_by_on(
+    tmp_path: Path,
+) -> None:
+    gone = str(tmp_path / "gone" / "python")
+    async with daemon(tmp_path, {"a": {}}, {"python": gone}) as it:
+        on = await run(it, "on", "a")
+        assert on.said[-1].startswith(
+            "on failed: a: the engine's program cannot be executed (no such file or directory); "
+            f"it was to run {gone} in "
+        )
+        assert f"WARNING strata_router.runtime.daemon: python: {gone} is no program" in it.log
 
 
 async def test_a_model_that_calls_itself_something_else_is_not_on(tmp_path: Path) -> None:
     async with daemon(tmp_path, {"a": {"wrong_model": "other"}}, ready_file=False) as it:
         on = await run(it, "on", "a")
         assert on.status == 1
-        assert on.said[-1] == "on failed: backend reports another model than the profile names"
+        assert on.said[-1].startswith(
+            "on failed: a: backend reports another model than the profile names; "
+        )
         assert not it.engine_pids()
 
 
@@ -186,7 +232,39 @@ async def test_an_alias_with_nothing_prepared_is_refused(tmp_path: Path) -> None
         await it.start()
         on = await run(it, "on", "test")
         assert on.status == 1
-        assert "not prepared" in on.said[-1]
+        assert on.said[-1].startswith("on failed: test stands for a, and a is not_installed: set ")
+
+
+async def test_a_model_without_its_profile_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with daemon(tmp_path, {"a": {}, "b": {}}, start=False) as it:
+        profile = it.profile("a")
+        profile.unlink()
+        await it.start()
+        on = await run(it, "on", "a")
+        assert on.status == 1
+        assert on.said[-1].startswith("on failed: a is missing_profile: profile ")
+        assert "No such file" in on.said[-1]
+        assert "WARNING strata_router.runtime.daemon: a is missing_profile: " in it.log
+        reply = await it.chat("a")
+        assert reply.status == 404
+        for told in (*on.said, it.log, reply.body.decode()):
+            assert (
+                str(profile) not in told
+            )  # reliability.md, "Privacy"; check says which file it is
+
+
+async def test_an_engine_that_was_killed_is_told_in_the_log_and_by_status(tmp_path: Path) -> None:
+    async with daemon(tmp_path, {"a": {}}) as it:
+        assert (await it.status())["last_engine_death"] is None
+        await run(it, "on", "a")
+        pid = (await it.status())["child_pid"]
+        os.kill(pid, signal.SIGKILL)
+        status = await it.status_until(lambda status: status["last_engine_death"])
+        death = status["last_engine_death"]
+        how = "was killed by SIGKILL (out of memory? see dmesg)"
+        assert (death["model"], death["pid"], death["how"]) == ("a", pid, how)
+        assert f"engine pid {pid} (a) {how}" in it.log
+        assert f"engine pid {pid} started for a" in it.log
 
 
 async def test_ctrl_c_during_a_load_ends_the_load(tmp_path: Path) -> None:
@@ -227,6 +305,20 @@ async def test_on_during_off_waits_its_turn(tmp_path: Path) -> None:
         assert (off.status, on.status) == (0, 0)
         assert any("waiting for" in line for line in on.said)
         assert (await it.status())["loaded"] == "a"
+
+
+async def test_on_is_refused_at_once_by_a_daemon_that_drains(tmp_path: Path) -> None:
+    async with daemon(tmp_path, {"a": {"chunk_every_ms": 40}, "b": {}}) as it:
+        client = await it.send_chat("a", "FX:slow", stream=True)
+        await client.until(b'"content"')
+        it.signal(signal.SIGTERM)
+        await it.status_until(lambda status: status["draining"])
+        on = await run(it, "on", "b")
+        assert on.status == 1
+        assert on.said == ["on failed: the daemon is shutting down and loads nothing any more"]
+        assert (on.event["loaded"], on.event["in_flight"]) == ("a", 1)
+        await client.stream.aclose()
+        assert await it.wait_ended() == 0
 
 
 async def test_off_during_a_load_waits_for_it_or_cuts_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ The dialogue about the engine: ``Load`` is answered by exactly one of ``engine_r
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 
 from strata_router.core.admission.decisions import Decision, Refuse
@@ -111,8 +112,13 @@ class Scheduler:
             state.wish = None
 
     def load_failed(self, model: ModelId, refusal: Refusal, now: float) -> None:
-        """Refuse with ``refusal`` everyone whom ``model`` was being loaded for; start its cooldown."""
+        """Refuse with ``refusal`` everyone whom ``model`` was being loaded for; start its cooldown.
+
+        A refusal that names no time to come back gets the cooldown's.
+        """
         state = self._state
+        if refusal.retry_after_s is None:
+            refusal = replace(refusal, retry_after_s=state.retry_after_s)
         for ticket_id in state.group(model):
             state.refuse_waiting(ticket_id, refusal)
         for ticket_id in [i for i, lease in state.leases.items() if lease.model == model]:

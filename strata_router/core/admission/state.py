@@ -5,6 +5,7 @@ It keeps the books; whose turn it is, is ``turns``' business.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from strata_router.core.admission.cache_order import CacheOrder
 from strata_router.core.admission.decisions import Admit, CancelLoad, Decision, Load, Refuse, Unload
@@ -43,6 +44,7 @@ class AdmissionState:
         "hold_until_s",
         "leases",
         "policy",
+        "retry_after_s",
         "room",
         "routing",
         "wish",
@@ -57,6 +59,8 @@ class AdmissionState:
         self.cache = CacheOrder(settings.cache_lookup_ms)
         self.leases: dict[TicketId, Lease] = {}
         self.before_headers = 0
+        self.retry_after_s = ceil(settings.cooldown_ms / 1000)
+        """Whole seconds until a model whose load has just failed may be loaded again."""
         self.wish: OperatorWish | None = None
         self.routing = True
         self.closed: Case | None = None
