@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from strata_router.runtime.http.pump import Pump
+from strata_router.runtime.http import pump as pump_module
+from strata_router.runtime.http.pump import CROWD, Pump
 from tests.runtime.http.test_watcher import tcp_pair
 
 
@@ -212,6 +213,29 @@ async def test_streams_that_outlive_the_pump_can_still_be_cancelled() -> None:
     assert stream.over
     assert pump.streams == 0
     stream.close()
+
+
+@pytest.mark.parametrize(("count", "gathers"), [(CROWD - 1, False), (CROWD, True)])
+async def test_after_a_crowd_the_next_turn_gathers(
+    count: int, gathers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump_module, "GATHER_S", 0.3)
+    async with pumping() as pump, trio.open_nursery() as nursery:
+        streams = [Stream(until_its_end) for _ in range(count)]
+        for stream in streams:
+            nursery.start_soon(stream.run, pump)
+        await trio.testing.wait_all_tasks_blocked()
+        for data in (b"x", b"y"):
+            for stream in streams:
+                stream.engine.sendall(data)  # of one turn: nobody else runs meanwhile
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert [len(stream.got) for stream in streams] == [1 if gathers else 2] * count
+        with trio.fail_after(5):
+            while any(len(stream.got) < 2 for stream in streams):
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    for stream in streams:
+        stream.close()
 
 
 class TaskSteps(trio.abc.Instrument):
