@@ -134,9 +134,8 @@ def main() -> None:
         try:
             if collector.poll():
                 continue
-        except (
-            sqlite3.Error
-        ) as failure:  # a full disk, another collector; nothing of the page is kept
+        except sqlite3.Error as failure:
+            # A full disk, another collector; nothing of the page is kept.
             print(f"{asked.database}: {failure}", file=sys.stderr)
         except (OSError, ValueError, KeyError) as failure:  # not running, restarting, somebody else
             print(f"{asked.url}: {failure}", file=sys.stderr)

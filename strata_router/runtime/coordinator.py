@@ -384,9 +384,8 @@ class Coordinator:
             try:
                 await self._take_turns()
             finally:
-                self._nursery = (
-                    None  # exchanges may outlive this by a moment; nothing is decided for them
-                )
+                # Exchanges may outlive this by a moment; nothing is decided for them.
+                self._nursery = None
 
     async def _take_turns(self) -> None:
         while True:

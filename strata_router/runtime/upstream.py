@@ -80,7 +80,6 @@ class UpstreamExchange:
         self.sock = sock
         self._body: BodyReader | None = None
         self._early = b""  # body bytes that came with the head
-        self._reads = 0
         self.emptied = False  # the last read took all that the socket had
 
     @classmethod
@@ -156,18 +155,11 @@ class UpstreamExchange:
     async def read(self) -> bytes:
         """The body's next bytes as soon as there are any, b"" at its end. Raises UpstreamBroken.
 
-        Yields to other tasks now and then even if the engine is faster than everybody.
+        For a body that is wanted whole; a stream's bytes pass by ``read_now``.
         """
         while True:
-            # A read that waits lets the others run by itself.
-            if self.emptied and not self.at_hand:
-                self._reads = 0
+            if not self.at_hand:
                 await trio.lowlevel.wait_readable(self.sock)
-            else:
-                self._reads += 1
-                if self._reads == sockets.READS_PER_YIELD:
-                    self._reads = 0
-                    await trio.lowlevel.checkpoint()
             data = self.read_now()
             if data is not None:
                 return data

@@ -237,20 +237,14 @@ class ClientConnection:
 
     async def send_body(self, payload: bytes) -> None:
         """Send a piece of the response's body; empty pieces are nothing. Raises PeerGone."""
-        if not self.send_body_now(payload):
-            await self.flush()
+        await self._send(self._framed(payload))
 
     def send_body_now(self, payload: bytes) -> bool:
         """The same, without waiting. False: the client does not take all of it now, ``flush`` the rest.
 
         By the owner, though not necessarily in its task.
         """
-        data = self._framed(payload)
-        if self._backlog:
-            data = self._backlog + data
-        sent = sockets.send_now(self.sock, data) if data else 0
-        self._backlog = data[sent:]
-        return not self._backlog
+        return self._send_now(self._framed(payload))
 
     @property
     def has_unsent(self) -> bool:
@@ -260,8 +254,14 @@ class ClientConnection:
     async def flush(self) -> None:
         """Wait until the client has taken what ``send_body_now`` could not send. Raises PeerGone."""
         data, self._backlog = self._backlog, b""
-        if data:
-            await self._send_rest(memoryview(data))
+        self._writing = True
+        try:
+            await sockets.send_rest(self.sock, memoryview(data), self._limits.write_stall_s)
+        except BaseException:
+            self.torn = True
+            raise
+        finally:
+            self._writing = False
 
     async def end_response(self, payload: bytes = b"") -> None:
         """Send the last piece and the end of the body in one write. Raises PeerGone."""
@@ -269,8 +269,7 @@ class ClientConnection:
         assert not self._left_bytes or self._suppress_body, "a counted body was not sent whole"
         if self._chunked and not self._suppress_body:
             data += LAST_CHUNK
-        if data:
-            await self._send(data)
+        await self._send(data)
         self.response_ended = True
 
     def interject(self, payload: bytes) -> bool:
@@ -279,16 +278,10 @@ class ClientConnection:
         False, and nothing sent, when the owner is in the middle of a write or the kernel's buffer is
         full: such a client has bytes to read and needs no keep-alive. Raises PeerGone.
         """
-        if self._writing:
+        # What waits is tried first: with a silent engine there may be nobody but us to send it.
+        if self._writing or not self._send_now(b""):
             return False
-        if self._backlog:
-            # Nobody but us may be there to send it: the engine is silent.
-            self._backlog = self._backlog[sockets.send_now(self.sock, self._backlog) :]
-        if self._backlog:
-            return False
-        data = self._framed(payload)
-        sent = sockets.send_now(self.sock, data)
-        self._backlog = data[sent:]
+        self._send_now(self._framed(payload))
         return True
 
     def _framed(self, payload: bytes) -> bytes:
@@ -302,23 +295,17 @@ class ClientConnection:
             assert self._left_bytes >= 0, "the response's body is longer than it promised"
         return head + payload
 
-    async def _send(self, data: bytes) -> None:
+    def _send_now(self, data: bytes) -> bool:
+        """Send what waits, then ``data``; False when some of it has to wait. Raises PeerGone."""
         if self._backlog:
             data = self._backlog + data
-            self._backlog = b""
-        sent = sockets.send_now(self.sock, data)
-        if sent < len(data):
-            await self._send_rest(memoryview(data)[sent:])
+        sent = sockets.send_now(self.sock, data) if data else 0
+        self._backlog = data[sent:]
+        return not self._backlog
 
-    async def _send_rest(self, data: memoryview) -> None:
-        self._writing = True
-        try:
-            await sockets.send_rest(self.sock, data, self._limits.write_stall_s)
-        except BaseException:
-            self.torn = True
-            raise
-        finally:
-            self._writing = False
+    async def _send(self, data: bytes) -> None:
+        if not self._send_now(data):
+            await self.flush()
 
     async def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole response in one write. Raises PeerGone."""

@@ -83,7 +83,7 @@ class Server:
             try:
                 sock = self._listener.accept()[0]
             except BlockingIOError:
-                self._has_room()
+                self._found_room()
                 await trio.lowlevel.wait_readable(self._listener)
             except OSError as exc:
                 if exc.errno in _NO_ROOM:
@@ -96,10 +96,10 @@ class Server:
                     # the listener was closed before we came to see that we are cancelled.
                     await trio.lowlevel.checkpoint()
             else:
-                self._has_room()
+                self._found_room()
                 return sock
 
-    def _has_room(self) -> None:
+    def _found_room(self) -> None:
         if self._lacks_room:
             self._lacks_room = False
             log.info("connections are accepted again")
